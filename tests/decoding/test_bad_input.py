@@ -136,7 +136,9 @@ def test_prompts_are_checked(family: str) -> None:
     refused(run(""), "tokenizer")
     refused(run("hello"), "no tokenizer files", "token ids")
     refused(run(["hello", 5]), "mixes texts")
-    refused(run([[1, 2, 3], [4, 5]]), "different length", "attention_mask")
+    masked = {"attention_mask": [[1, 1, 1], [1, 1, 0]]}
+    refused(run([[1, 2, 3], [4, 5]], **masked), "differ in length", "attention_mask")
+    refused(run([[1, 2, 3], [4, 0.5]]), "[batch, length]", "whole numbers")
     refused(run([1, 2, 3]), "[batch, length]")
     refused(run(torch.ones(1, 4)), "whole numbers", "float32")
     refused(run(torch.tensor([[1, -2]])), "-2", "0 to")

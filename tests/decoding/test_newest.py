@@ -369,3 +369,48 @@ def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
     states = run.states[1:] if causal(family, name) else run.states
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+@pytest.mark.parametrize("family", DECODINGS)
+def test_policies_of_single_queries_and_of_the_time_after_the_prompt(family: str) -> None:
+    """Prompts are read apart in all three loops, and of a canvas all columns are scored."""
+    model, prompt = golden.model(family), torch.arange(3, 14)[None]
+    decoding = next(iter(DECODINGS[family].values()))
+
+    def share(policy: str) -> float:
+        return float(ss.generate(model, prompt, decoding, seed=4, policy=policy).hidden_share[0])
+
+    for policy in ("first:1,prefill=no", "top:1,prefill=no", "top:1,queries=scored", "top:1,queries=masked"):
+        assert 0 < share(policy) < 1, policy
+    assert share("first:1,prefill=yes") == share("first:1")
+    for policy, complaint in (
+        ("top:1,prefill=yes", "before there are scores"),
+        ("top:1,queries=newest", "for causal models"),
+    ):
+        with pytest.raises(ss.InputError, match=complaint):
+            share(policy)
+
+
+@pytest.mark.parametrize("family", ["nemotron_diffusion", "diffusion_gemma", "llada"])
+def test_lists_of_ids_of_different_lengths_are_padded_where_the_family_has_it(family: str) -> None:
+    model, rows = golden.model(family), [[3, 4, 5], [6, 7, 8, 9, 10]]
+    decoding: Any = {
+        "nemotron_diffusion": ss.NemotronCausalDecoding(length=4, eos=None),
+        "diffusion_gemma": ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None),
+        "llada": ss.LladaDecoding(length=8, block=8, steps=4),
+    }[family]
+    batch = ss.generate(model, rows, decoding, seed=[1, 2])
+    for row, prompt in enumerate(rows):
+        assert batch.answers[row] == ss.generate(model, [prompt], decoding, seed=[row + 1]).answers[0]
+
+
+def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
+    gemma, nemotron = golden.model("diffusion_gemma"), golden.model("nemotron_diffusion")
+    ids = torch.arange(3, 14)[None]
+    run = ss.generate(gemma, ids, ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None), seed=1)
+    with pytest.raises(ss.InputError, match="a canvas is one"):
+        ss.lens(gemma, run)
+    causal_run = ss.generate(nemotron, ids, ss.NemotronCausalDecoding(length=4, eos=None))
+    table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
+    one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
+    assert table.equals(one)
