@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.inspection.dormant import dormant
@@ -102,6 +103,7 @@ def survey(
     rows = run.states.shape[1]
     if other is None and rows < 2:
         raise InputError("a survey of one row needs another run, whose vectors are put in place of its own")
+    whole("steps", steps, 1)
     check_read_out(model)
     source, turn = (run, 1) if other is None else (other, 0)
     numbers = chosen_steps(run, steps)

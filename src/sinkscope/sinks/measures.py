@@ -128,7 +128,7 @@ class Measure(Enum):
     REMOVED = "removed", "share of attention", "share", "of the attention was removed"
     SINKS_REMOVED = "sink attention removed", "share of the sinks' attention", "share", "of the sinks' attention was removed"
     MATCHED = "matched", "share of the policy's attention", "share", "as much attention was removed by the control"
-    LEAST = "documents needed", "documents", "number", "documents are needed to support it"
+    LEAST = "documents needed", "documents", "number", "documents are needed to show that so little is lost"
     GAIN_FIRST = "first keys gain", "score gained", "points", "gained with the first keys in sight"
     SKILL_APART = "apart", "share of right answers, beyond the other skills", "points", "more lost than by the other skills"
     P = "p", "p", "p", "p"

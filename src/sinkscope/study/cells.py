@@ -19,6 +19,7 @@ from sinkscope.study.facts import Facts
 from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
 from sinkscope.tasks import registry
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
+from sinkscope.tasks.registry import is_file
 from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
 if TYPE_CHECKING:
@@ -223,6 +224,10 @@ def outline(
             if (name, family) not in tasks:
                 data = study.data.get(registry.base_and_scheme(name)[0])
                 tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
+                if data is not None or is_file(name):
+                    tasks[
+                        name, family
+                    ].documents()  # a file that is damaged is said before anything is computed
             task = tasks[name, family]
             count = documents.count_of(grid.samples, task, auto)
             numbers = documents.chosen(study, grid, task, count, kind == "trace", exact)

@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import check_writable, write_atomically
 from sinkscope.base.locks import LockHeldError
@@ -104,6 +105,7 @@ def run_study(
         shard: answers in a shard. Shards and executor may change between two calls.
         sandbox: how programs that models wrote are confined. Where they cannot be, answers are kept and not graded.
     """
+    whole("shard", shard, 1)
     progress = progress or Progress()
     executor: Any = executor_class(on)
     import_modules(study.modules)

@@ -382,7 +382,8 @@ def load_statistics(path: Path) -> xr.Dataset:
 def save_part(part: Part, path: Path) -> None:
     """Write what the inspection of one generation gave as one .npz."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{"|".join(filter(None, name)): value for name, value in part.items()})
+    arrays: dict[str, Any] = {"|".join(filter(None, name)): value for name, value in part.items()}
+    np.savez_compressed(buffer, **arrays)
     write_atomically(path, buffer.getvalue())
 
 

@@ -11,7 +11,7 @@ depth          sinks by layer
 thresholds     `sinkscope.summary` of the traces without a policy by several thresholds ε and rules
 sensitivity    the verdicts on traces by each of these: one row for each claim, set of traces, ε and rule
 diagnosis      the verdicts on each model (`ss.diagnose`); claims: those on the paper's claims; needs: whether the model needs
-               each head's strongest sink
+               each head's strongest sink, with the shares of attention and of the strongest sinks that its mask took
 reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
 reuse_records  one row per answer under a rule
 agreement      one row per comparison of a run under a rule with the exact one
@@ -55,7 +55,7 @@ from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
 from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts import wording
+from sinkscope.verdicts import UNKNOWN, Measure, wording
 from sinkscope.verdicts.questions import judge, sensitivity
 
 Frames = Mapping[str, pd.DataFrame]
@@ -65,6 +65,8 @@ REPLICATED = (
     "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
 )  # fmt: skip
 """Columns of `likelihood` and `results`; see there."""
+MASKED_SHARES = {"removed": Measure.REMOVED, "strongest": Measure.STRONGEST}
+"""Columns of `needs`."""
 NOT_CONFINED = "model-written programs cannot be confined on this machine"
 
 
@@ -149,6 +151,10 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
         name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in found]
         for name, found in made.items()
     }
+    rows["needs"] = [
+        row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
+        for row, verdict in zip(rows["needs"], made["needs"], strict=True)
+    ]
     rows["sensitivity"] = [
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
         for epsilon, rule, verdict in sensitivity(measured)

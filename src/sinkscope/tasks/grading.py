@@ -20,7 +20,7 @@ from sinkscope.base.files import fit, reading
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
-from sinkscope.tasks.task import Document, Mark, Task, fingerprint
+from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts
 
 PART = 32
 LONGEST_ANSWER = 1_000_000
@@ -54,7 +54,7 @@ def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox
         if data is None:
             raise InputError(f"the run's task is a file of your own, {name}.jsonl: give it with --data")
         return registry.get(f"{data}:{scheme}", None, None, sandbox)
-    if registry.base_and_scheme(name)[0] not in registry.names():
+    if name.partition(":")[0] not in registry.names():
         raise InputError(f"the run's task {name!r} is not known here: {nearest(name, registry.names())}")
     return registry.get(f"{name}:{scheme}" if scheme else name, None, data, sandbox)
 
@@ -96,8 +96,7 @@ def grade_run(
     again: bool = False,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> list[Grade]:
-    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all
-    grades.
+    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all grades.
 
     `run` must be open for writing. With `again` the old grades stay until all new ones are there. `progress`
     is told how many are graded, how many of those are right, and how many there are.
@@ -113,8 +112,8 @@ def grade_run(
     generations = list(run.generations)
     documents = _documents(task, generations)
     kept = [] if again else list(run.grades)
-    done = {(grade.document, grade.seed) for grade in kept}
-    todo = [row for row in generations if (row.document, row.seed) not in done]
+    done = {grade.key for grade in kept}
+    todo = [row for row in generations if row.key not in done]
     for part in grade_in_parts(None if again else run, task, documents, todo):
         kept += part
         if progress is not None:
@@ -128,8 +127,8 @@ def grade_in_parts(
     run: RunFolder | None, task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]
 ) -> Iterator[list[Grade]]:
     """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
-    for start in range(0, len(rows), PART):
-        grades = grade_rows(task, documents, rows[start : start + PART])
+    for part in in_parts(rows, PART):
+        grades = grade_rows(task, documents, part)
         if run is not None:
             run.grades.append(grades)
         yield grades
@@ -160,8 +159,8 @@ def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
         raise
     except Exception as error:
         if len(pairs) == 1:
-            said = f"grading broke on the answer ({type(error).__name__}: {error})"
-            return [Mark(False, "", said[:300], broke=True)]
+            why = f"grading broke on the answer ({type(error).__name__}: {error})"[:300]
+            return [Mark(False, "", why, broke=True)]
     return [_marks(task, [pair])[0] for pair in pairs]
 
 

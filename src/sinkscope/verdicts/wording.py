@@ -114,7 +114,7 @@ def answer(verdict: Verdict) -> str:
 
 def short(verdict: Verdict) -> str:
     """The estimate, or why there is none, in a few words."""
-    said = evidence(replace(verdict, numbers=()))
+    said = because(verdict) if verdict.reason == Reason.EPSILON else evidence(replace(verdict, numbers=()))
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 

@@ -10,7 +10,7 @@ folder of limited size, limits on time, memory, processes and files, and no proc
 forked from the calling process, which may hold a model.
 
 The checks run in a process of their own, the judge, which asks the program for values and alone can tell the verdict;
-exit codes and printed text count for nothing. docs/tasks.md says what crosses between the two, and what this does not
+exit codes and printed text count for nothing. docs/sandbox.md says what crosses between the two, and what this does not
 exclude.
 """
 
