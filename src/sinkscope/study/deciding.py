@@ -75,6 +75,11 @@ def _task(cell: Cell) -> str:
     return base_and_scheme(cell.task)[0]
 
 
+def _abouts(cell: Cell) -> tuple[str, str]:
+    """What measures of its task are about, where it has one decoding or several."""
+    return _task(cell), f"{_task(cell)}, {cell.decoding_name}"
+
+
 # ---- answers and texts ---------------------------------------------------------------------------
 
 
@@ -84,8 +89,10 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in graded}
 
     def masks(cell: Cell) -> float:
-        alone = "among=others" in cell.policy or control(cell.policy) is not None
-        return float(cell.policy != "none" and not alone)
+        policy = cell.experiment.policy
+        return float(
+            policy is not None and policy.control is None and getattr(policy, "among", "") != "others"
+        )
 
     def of(*families: str) -> Lost:
         return lambda cell: masks(cell) * (cell.experiment.model.family in families)
@@ -93,12 +100,12 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     diffusion = {studied.family for studied in models.values()} - {CAUSAL}
     outcomes: list[Lost] = [
         lambda cell: 0.0, masks, lambda cell: 0.5 * (cell.policy != "none"),
-        lambda cell: masks(cell) * cell.policy.startswith("top:10"), of(CAUSAL), of(*diffusion),
+        lambda cell: masks(cell) * (getattr(cell.experiment.policy, "k", 0) == 10), of(CAUSAL), of(*diffusion),
         of("mmada"), of(*diffusion - {"mmada"}),
     ]  # fmt: skip
     for lost in outcomes:
         for measures in collect(_frames(graded, lost), models):
-            part = next(part_of(cell) for cell in graded if measures.about.partition(",")[0] == _task(cell))
+            part = next(part_of(cell) for cell in graded if measures.about in _abouts(cell))
             yield from ((part, *decided) for decided in _decided(measures, Kind.ACCURACIES))
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sinkscope.policies import parse_policy
-from sinkscope.policies.mask_top import MaskTop
+from sinkscope import MaskTop, parse_policy
 from sinkscope.statistics import Estimate, holm, mean_interval
 from sinkscope_train.trained_runs import TrainedRun, interventions
 
