@@ -109,13 +109,12 @@ def arrays(run: Any) -> dict[str, str]:
 
 def fixtures() -> Iterator[tuple[str, str, Callable[..., Any]]]:
     """(family, fixture, how it is run): one greedy text generation of every golden checkpoint."""
-    from tests.decoding import golden_runs, later_runs
+    from tests.decoding.golden_runs import generate
     from tests.helpers import golden
 
-    for families, runs in ((golden.FAMILIES, golden_runs), (golden.LATER, later_runs)):
-        for family in families:
-            name = next(iter(golden.manifest(family)["generate"]))
-            yield family, name, functools.partial(runs.generate, family, name)
+    for family in (*golden.FAMILIES, *golden.LATER):
+        name = next(iter(golden.manifest(family)["generate"]))
+        yield family, name, functools.partial(generate, family, name)
 
 
 def tried(run: Callable[[], dict[str, str]]) -> dict[str, str]:
