@@ -110,16 +110,9 @@ def test_json_of_trace(run: Any, tmp_path: Path) -> None:
     flags = ("--decoding", "length=8,block=4", "--device", "cpu", "--policy", "top:1")
     out = json.loads(
         run(
-            "trace",
-            golden.checkpoint("llada"),
-            "--prompt-ids",
-            "ids",
-            *flags,
-            "--out",
-            "t.zarr.zip",
-            "--json",
+            "trace", golden.checkpoint("llada"), "--prompt-ids", "ids", *flags, "--out", "t.zarr.zip", "--json",
         )
-    )
+    )  # fmt: skip
     trace = ss.Trace.open(tmp_path / out["trace"])
     assert out["decoding"]["length"] == out["decoding"]["steps"] == out["steps"] == len(trace) == 8
     assert out["policy"] == "top:1"

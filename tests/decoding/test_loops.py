@@ -69,14 +69,9 @@ def batch(mask_id: int, rows: int, prompt: int, masks: list[int], pads: int, see
 def batches(mask_id: int, masks: int = 3) -> st.SearchStrategy[Batch]:
     """Up to three rows, with masks in the prompt and one row padded."""
     return st.builds(
-        batch,
-        st.just(mask_id),
-        st.integers(1, 3),
-        st.integers(1, 14),
-        st.lists(st.integers(0, 40), max_size=masks),
-        st.integers(0, 5),
-        st.integers(0, 10_000),
-    )
+        batch, st.just(mask_id), st.integers(1, 3), st.integers(1, 14), st.lists(st.integers(0, 40), max_size=masks),
+        st.integers(0, 5), st.integers(0, 10_000),
+    )  # fmt: skip
 
 
 SIZES = st.sampled_from(
@@ -177,19 +172,9 @@ def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> 
             unconditional=(free, free_mask),
         )
         states, found = naive_loops.picture(
-            model,
-            ids,
-            first=7,
-            size=size,
-            offset=offset,
-            codes=codes,
-            timesteps=timesteps,
-            guidance=guidance,
-            temperature=temperature,
-            attention_mask=mask,
-            unconditional=(free, free_mask),
-            seed=seed,
-        )
+            model, ids, first=7, size=size, offset=offset, codes=codes, timesteps=timesteps, guidance=guidance,
+            temperature=temperature, attention_mask=mask, unconditional=(free, free_mask), seed=seed,
+        )  # fmt: skip
         same(run.states, states)
         assert torch.equal(run.codes, found)
 

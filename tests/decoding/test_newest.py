@@ -16,16 +16,10 @@ import sinkscope as ss
 from sinkscope.decoding import default_decoding
 
 NAMES = {
-    "max_new_tokens": "length",
-    "block_length": "block",
-    "block_size": "block",
-    "end_think_token_id": "end_think_id",
-    "cfg_scale": "cfg",
-    "stochastic_transfer": "stochastic",
-    "right_shift_logits": "shifted",
-    "max_denoising_steps": "steps",
+    "max_new_tokens": "length", "block_length": "block", "block_size": "block", "end_think_token_id": "end_think_id",
+    "cfg_scale": "cfg", "stochastic_transfer": "stochastic", "right_shift_logits": "shifted", "max_denoising_steps": "steps",
     "eos_token_id": "eos",
-}
+}  # fmt: skip
 """The official keyword → our option."""
 UNUSED = ("mask_id", "max_length", "cfg_keep_tokens", "pad_token_id")
 CAUSAL = ("length", "temperature", "eos", "max_thinking_tokens", "end_think_id")

@@ -25,12 +25,8 @@ CHATML = (
 
 SPECIAL: dict[str, dict[str, int]] = {
     "llada": {
-        "<|startoftext|>": 479,
-        "<|endoftext|>": 480,
-        "<|start_header_id|>": 502,
-        "<|end_header_id|>": 503,
-        "<|mdm_mask|>": 504,
-        "<|eot_id|>": 506,
+        "<|startoftext|>": 479, "<|endoftext|>": 480, "<|start_header_id|>": 502, "<|end_header_id|>": 503,
+        "<|mdm_mask|>": 504, "<|eot_id|>": 506,
     },
     "dream": {
         "<|endoftext|>": 478,
@@ -40,14 +36,10 @@ SPECIAL: dict[str, dict[str, int]] = {
         "<|mask|>": 501,
     },
     "llama": {
-        "<|begin_of_text|>": 480,
-        "<|end_of_text|>": 481,
-        "<|start_header_id|>": 482,
-        "<|end_header_id|>": 483,
-        "<|pad|>": 484,
-        "<|eot_id|>": 485,
+        "<|begin_of_text|>": 480, "<|end_of_text|>": 481, "<|start_header_id|>": 482, "<|end_header_id|>": 483,
+        "<|pad|>": 484, "<|eot_id|>": 485,
     },
-}
+}  # fmt: skip
 SPECIAL["mmada"] = SPECIAL["llada"]
 
 ROLES: dict[str, dict[str, str]] = {

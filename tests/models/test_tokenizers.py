@@ -75,13 +75,9 @@ def test_llada_tokenizer() -> None:
     tokenizer = loaded("llada")
     assert len(tokenizer) == 126349
     known = {
-        "<|startoftext|>": 126080,
-        "<|endoftext|>": 126081,
-        "<|mdm_mask|>": 126336,
-        "<|start_header_id|>": 126346,
-        "<|end_header_id|>": 126347,
-        "<|eot_id|>": 126348,
-    }
+        "<|startoftext|>": 126080, "<|endoftext|>": 126081, "<|mdm_mask|>": 126336, "<|start_header_id|>": 126346,
+        "<|end_header_id|>": 126347, "<|eot_id|>": 126348,
+    }  # fmt: skip
     for text, number in known.items():
         assert tokenizer.convert_tokens_to_ids(text) == number
         assert tokenizer(text, add_special_tokens=False).input_ids == [number], (

@@ -98,13 +98,8 @@ def test_sequences_past_the_stated_length(variant: str, tmp_path: Path) -> None:
 
 def test_mmada_layout_is_llada_with_its_own_padding(tmp_path: Path) -> None:
     config = llada_config(
-        model_type="mmada",
-        codebook_size=8,
-        new_vocab_size=96,
-        llm_vocab_size=88,
-        num_vq_tokens=4,
-        n_kv_heads=2,
-    )
+        model_type="mmada", codebook_size=8, new_vocab_size=96, llm_vocab_size=88, num_vq_tokens=4, n_kv_heads=2,
+    )  # fmt: skip
     weights = write(tmp_path / "checkpoint", config)
     model = ss.load(tmp_path / "checkpoint", device="cpu")
     ids, mask = inputs(config)

@@ -73,13 +73,8 @@ def test_a_masked_language_model_that_was_never_saved(name: str) -> None:
     import transformers
 
     config = getattr(transformers, f"{name}Config")(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        vocab_size=60,
-        pad_token_id=0,
-    )
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, vocab_size=60, pad_token_id=0,
+    )  # fmt: skip
     torch.manual_seed(0)
     network = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
     ids = torch.arange(5, 17)[None]

@@ -39,14 +39,8 @@ def traced(family: str, policy: str) -> ss.Run:
     ids, real = batch()
     capture = ss.Capture(level="maps")
     return ss.generate(
-        golden.model(family),
-        ids,
-        DECODINGS[family],
-        policy=policy,
-        capture=capture,
-        seed=0,
-        attention_mask=real,
-    )
+        golden.model(family), ids, DECODINGS[family], policy=policy, capture=capture, seed=0, attention_mask=real,
+    )  # fmt: skip
 
 
 def sinks(received: np.ndarray) -> np.ndarray:

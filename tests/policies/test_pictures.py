@@ -29,15 +29,9 @@ def picture(policy: Any, capture: ss.Capture | None = None) -> ss.Run:
         for key in ("input_ids", "attention_mask", "uncond_input_ids", "uncond_attention_mask")
     )
     return ss.generate(
-        golden.model("mmada"),
-        ids,
-        decoding,
-        policy=policy,
-        capture=capture,
-        seed=about["seed"],
-        attention_mask=mask,
+        golden.model("mmada"), ids, decoding, policy=policy, capture=capture, seed=about["seed"], attention_mask=mask,
         unconditional=(free, free_mask),
-    )
+    )  # fmt: skip
 
 
 def test_taking_nothing_changes_no_code() -> None:

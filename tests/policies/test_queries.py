@@ -93,26 +93,13 @@ MASKED = [
 ]
 
 BLOCKS = [
-    "first:2,prefill=no",
-    "first:2,prefill=yes,queries=masked",
-    "first:1,queries=scored",
-    "first:2,queries=decided,effect=silence",
-    "top:2,prefill=no,by=sum",
-    "top:3@layer,queries=scored",
-    "top:2,queries=masked,effect=silence",
-    "above:-4",
-    "above:-6@layer,queries=decided",
-    "above:-6@model",
-    "above:-4,when=same",
-    "top:6,epsilon=-6",
-    "top:6,epsilon=-6,among=others",
-    "top:6@layer,epsilon=-8,among=others,when=same",
-    "top:2,heads=0+1",
-    "random(top:2,prefill=no)",
-    "window:5,prefill=no",
-    "token:{token}",
-    "token:{mask},queries=decided",
-]
+    "first:2,prefill=no", "first:2,prefill=yes,queries=masked", "first:1,queries=scored",
+    "first:2,queries=decided,effect=silence", "top:2,prefill=no,by=sum", "top:3@layer,queries=scored",
+    "top:2,queries=masked,effect=silence", "above:-4", "above:-6@layer,queries=decided", "above:-6@model",
+    "above:-4,when=same", "top:6,epsilon=-6", "top:6,epsilon=-6,among=others",
+    "top:6@layer,epsilon=-8,among=others,when=same", "top:2,heads=0+1", "random(top:2,prefill=no)", "window:5,prefill=no",
+    "token:{token}", "token:{mask},queries=decided",
+]  # fmt: skip
 
 
 def policy_of(text: str, family: str) -> Any:

@@ -248,15 +248,8 @@ def test_the_message_says_what_is_allowed(text: str) -> None:
     with pytest.raises(ss.InputError) as error:
         ss.parse_policy(text)
     words = [
-        "top:K",
-        "above:EPSILON",
-        "first:K",
-        "keys:",
-        "window:WIDTH",
-        "keep:FRACTION",
-        "random(POLICY)",
-        "@layer",
-    ]
+        "top:K", "above:EPSILON", "first:K", "keys:", "window:WIDTH", "keep:FRACTION", "random(POLICY)", "@layer",
+    ]  # fmt: skip
     assert all(word in str(error.value) for word in words)
 
 
@@ -303,14 +296,9 @@ def test_a_class_that_is_not_registered_shares_no_identity() -> None:
     identities = {
         policy.identity()
         for policy in (
-            ours,
-            derived,
-            ss.MaskTop(1, epsilon=2.0),
-            ss.MaskTop(1, "layer"),
-            ss.MaskRandom(ours),
-            ss.MaskRandom(derived),
+            ours, derived, ss.MaskTop(1, epsilon=2.0), ss.MaskTop(1, "layer"), ss.MaskRandom(ours), ss.MaskRandom(derived),
         )
-    }
+    }  # fmt: skip
     assert len(identities) == 6
     with pytest.raises(InputError, match="expected a number"):
         ss.parse_policy(derived.identity())

@@ -25,17 +25,9 @@ FLAGS = (
     "--no-first-run", "--disable-extensions", "--disable-component-update", "--mute-audio", "--remote-debugging-pipe",
 )  # fmt: skip
 KEYS = {
-    "ArrowLeft": 37,
-    "ArrowRight": 39,
-    "ArrowUp": 38,
-    "ArrowDown": 40,
-    "Home": 36,
-    "End": 35,
-    "Escape": 27,
-    " ": 32,
-    "Tab": 9,
+    "ArrowLeft": 37, "ArrowRight": 39, "ArrowUp": 38, "ArrowDown": 40, "Home": 36, "End": 35, "Escape": 27, " ": 32, "Tab": 9,
     "Enter": 13,
-}
+}  # fmt: skip
 
 
 def find() -> str | None:
@@ -168,13 +160,9 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             extra = more if kind == "keyDown" else {}
             self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                code="Space" if key == " " else key,
-                windowsVirtualKeyCode=code,
+                "Input.dispatchKeyEvent", type=kind, key=key, code="Space" if key == " " else key, windowsVirtualKeyCode=code,
                 **extra,
-            )
+            )  # fmt: skip
         self.settle()
 
     def mouse(self, kind: str, x: float, y: float, held: bool = False) -> None:

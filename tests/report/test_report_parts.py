@@ -349,13 +349,8 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
          {**asked, "question": "Is content read there?", "value": 0.345}]
     )  # fmt: skip
     place = {
-        "section": "lens",
-        "measure": "a token due elsewhere",
-        "place": "sinks",
-        "value": 0.345,
-        "low": 0.1,
-        "high": 0.9,
-    }
+        "section": "lens", "measure": "a token due elsewhere", "place": "sinks", "value": 0.345, "low": 0.1, "high": 0.9,
+    }  # fmt: skip
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)

@@ -105,14 +105,8 @@ def test_role_names_inside_headers_are_control():
     """The `istant` of the paper's table 2."""
     data = synthetic.trace(lengths=(8,), answer=4, block=2)
     texts = {
-        10: "<|start_header_id|>",
-        11: "<|end_header_id|>",
-        12: "ass",
-        13: "istant",
-        4: "Ċ",
-        14: "Ġhi",
-        1: "<|mdm_mask|>",
-    }
+        10: "<|start_header_id|>", 11: "<|end_header_id|>", 12: "ass", 13: "istant", 4: "Ċ", 14: "Ġhi", 1: "<|mdm_mask|>",
+    }  # fmt: skip
     tokens = data["tokens"].values.copy()
     tokens[0, :, :8] = [10, 12, 13, 11, 4, 14, 13, 4]
     data = data.assign(tokens=(data["tokens"].dims, tokens)).assign_attrs(

@@ -46,13 +46,8 @@ def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     assert not any(_passed([(document, "pass") for document in some]))
     # One constant or sign off: the tests must see these (a few change nothing: 15 % 2 is 15 % 7).
     changes = [
-        (" > ", " >= "),
-        (" < ", " <= "),
-        ("== 0", "!= 0"),
-        (" + ", " - "),
-        (" * ", " + "),
-        ("//= ", "//= 1"),
-    ]
+        (" > ", " >= "), (" < ", " <= "), ("== 0", "!= 0"), (" + ", " - "), (" * ", " + "), ("//= ", "//= 1"),
+    ]  # fmt: skip
     wrong = []
     for document in test[:160]:
         if document.extra["skeleton"].startswith("counting"):

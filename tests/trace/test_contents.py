@@ -373,14 +373,9 @@ def test_pictures_have_their_slots_as_answer() -> None:
     free, free_mask = ids.clone(), mask.clone()
     free[:, :2], free_mask[:, :2] = 480, 0
     run = ss.generate(
-        golden.model("mmada"),
-        ids,
-        ss.MmadaImageDecoding(timesteps=4, guidance=2.0, offset=507),
-        seed=3,
-        attention_mask=mask,
-        unconditional=(free, free_mask),
-        capture=ss.Capture(by_query=True),
-    )
+        golden.model("mmada"), ids, ss.MmadaImageDecoding(timesteps=4, guidance=2.0, offset=507), seed=3, attention_mask=mask,
+        unconditional=(free, free_mask), capture=ss.Capture(by_query=True),
+    )  # fmt: skip
     data = run.trace.dataset
     assert data["region"].values[1].tolist() == ["padding", *["prompt"] * 2, *["answer"] * 9, "prompt"]
     states = run.states.numpy()

@@ -277,13 +277,9 @@ def test_an_interruption_while_streaming_leaves_the_model_as_it_was(family: str,
     before = ss.generate(*arguments(family), **options())
     with pytest.raises(KeyboardInterrupt):
         ss.generate(
-            *arguments(family),
-            **options(),
-            capture=ss.Capture(anatomy=True),
-            policy=ss.MaskTop(1),
-            out=tmp_path / "t.zarr.zip",
-            progress=broken_after(2),
-        )
+            *arguments(family), **options(), capture=ss.Capture(anatomy=True), policy=ss.MaskTop(1),
+            out=tmp_path / "t.zarr.zip", progress=broken_after(2),
+        )  # fmt: skip
     assert not any(module._forward_pre_hooks for module in golden.model(family).network.modules())
     assert torch.equal(ss.generate(*arguments(family), **options()).states, before.states)
 
