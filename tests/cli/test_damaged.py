@@ -349,12 +349,9 @@ def test_what_is_made_of_the_records_is_made_again(copy: Path, study: Path) -> N
 @pytest.mark.parametrize(
     "holder",
     [
-        {"pid": 10**15, "host": os.uname().nodename},
-        {"pid": 1, "host": "elsewhere"},
-        [1],
-        {"pid": "x", "host": None},
+        {"pid": 10**15, "host": os.uname().nodename}, {"pid": 1, "host": "elsewhere"}, [1], {"pid": "x", "host": None},
     ],
-)
+)  # fmt: skip
 def test_a_damaged_note_of_a_lock_holds_nobody_up(holder: Any, copy: Path, study: Path) -> None:
     for folder in (copy, next(cell_of(copy).glob("shards/*"))):
         (folder / "lock.holder").write_text(json.dumps(holder))

@@ -100,13 +100,9 @@ def test_llada(batch: Batch, sizes: dict[str, int], **options: Any) -> None:
 @pytest.mark.slow
 @SOME
 @given(
-    batch=batches(MASK),
-    sizes=SIZES,
-    stop=st.booleans(),
-    temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
-    cfg=st.sampled_from([0.0, 0.0, 1.0]),
-    remasking=st.sampled_from(["low_confidence", "random"]),
-)
+    batch=batches(MASK), sizes=SIZES, stop=st.booleans(), temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
+    cfg=st.sampled_from([0.0, 0.0, 1.0]), remasking=st.sampled_from(["low_confidence", "random"]),
+)  # fmt: skip
 def test_mmada_text(batch: Batch, sizes: dict[str, int], stop: bool, **options: Any) -> None:
     model, options = golden.model("mmada"), sizes | options
     loop = partial(naive_loops.llada, model, batch.ids, **options, float64=True, **batch.given)

@@ -45,13 +45,10 @@ SPECIAL["mmada"] = SPECIAL["llada"]
 ROLES: dict[str, dict[str, str]] = {
     "llada": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
     "dream": {
-        "bos_token": "<|beginoftext|>",
-        "eos_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
-        "mask_token": "<|mask|>",
+        "bos_token": "<|beginoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "mask_token": "<|mask|>",
     },
     "llama": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "pad_token": "<|pad|>"},
-}
+}  # fmt: skip
 ROLES["mmada"] = ROLES["llada"]
 
 TEMPLATES = {"llada": HEADERS, "mmada": HEADERS, "dream": CHATML, "llama": HEADERS}

@@ -206,11 +206,8 @@ def test_as_a_user_would_set_it_up(hub: Hub, tmp_path: Path) -> None:
     hub.add("someone/tiny", folder, FIRST, "main")
     for offline, program in (("0", FETCH), ("1", LOAD)):
         environment = {
-            **os.environ,
-            "HF_ENDPOINT": hub.address,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": offline,
-        }
+            **os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": offline,
+        }  # fmt: skip
         environment.pop("HF_HUB_CACHE", None)
         done = subprocess.run(
             [sys.executable, "-c", program, "someone/tiny", str(folder)], capture_output=True, text=True, env=environment,

@@ -107,12 +107,8 @@ def test_mmada_template_has_a_single_newline() -> None:
 def test_dream_tokenizer() -> None:
     tokenizer = loaded("dream")
     known = {
-        "<|endoftext|>": 151643,
-        "<|im_start|>": 151644,
-        "<|im_end|>": 151645,
-        "<|beginoftext|>": 151665,
-        "<|mask|>": 151666,
-    }
+        "<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645, "<|beginoftext|>": 151665, "<|mask|>": 151666,
+    }  # fmt: skip
     for text, number in known.items():
         assert tokenizer.convert_tokens_to_ids(text) == number
         assert tokenizer(text, add_special_tokens=False).input_ids == [number]

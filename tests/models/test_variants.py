@@ -14,12 +14,9 @@ from tests.helpers.checkpoints import dream_config, llada_config, llama_config, 
 import sinkscope as ss
 
 LLAMA3 = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
     "rope_type": "llama3",
-}
+}  # fmt: skip
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "llada": llada_config(),

@@ -114,12 +114,8 @@ def test_networks_without_a_language_model_head_are_refused_when_wrapped(name: s
     import transformers
 
     sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 64,
-    }
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    }  # fmt: skip
     config = getattr(transformers, f"{name.split('Model')[0].split('For')[0]}Config")(**sizes)
     network = getattr(transformers, name)(config)
     before = network.config._attn_implementation
@@ -132,12 +128,8 @@ def test_a_wrapped_network_that_cannot_be_measured_is_refused_and_left_alone() -
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 64,
-    }
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    }  # fmt: skip
     network = Gemma2ForCausalLM(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=8))
     before = network.config._attn_implementation
     with pytest.raises(InputError, match="softcap"):

@@ -67,12 +67,9 @@ def test_masked_attention_of_every_step() -> None:
     """Received attention in each forward of the masked LLaDA generation, as the official maps give it."""
     entry = golden.manifest("llada")["generate"]["gen_b8_s16_sinkmask.npz"]
     run = ss.generate(
-        golden.model("llada"),
-        golden.tensor("llada", "gen_b8_s16_sinkmask.npz", "prompt"),
-        decoding("llada", entry),
-        policy=ss.MaskKeys(columns(entry)),
-        capture=ss.Capture(),
-    )
+        golden.model("llada"), golden.tensor("llada", "gen_b8_s16_sinkmask.npz", "prompt"), decoding("llada", entry),
+        policy=ss.MaskKeys(columns(entry)), capture=ss.Capture(),
+    )  # fmt: skip
     incoming = golden.arrays("llada", "genattn_b8_s16_sinkmask.npz")[
         "incoming"
     ]  # [step, layer, row, head, key], mean

@@ -53,12 +53,9 @@ def scored(draw: st.DrawFn, kind: Any, *arguments: Any, **more: Any) -> Any:
 
 
 WINDOWS = st.builds(
-    ss.Window,
-    st.integers(1, 10**6),
-    first=WHOLE,
-    future=st.one_of(st.none(), WHOLE),
+    ss.Window, st.integers(1, 10**6), first=WHOLE, future=st.one_of(st.none(), WHOLE),
     **{name: values for name, values in SHARED.items() if name not in ("regions", "heads")},
-)
+)  # fmt: skip
 CONTROLLED = st.one_of(
     scored(ss.MaskTop, WHOLE, epsilon=st.one_of(st.none(), EPSILONS)),
     scored(ss.MaskAbove, EPSILONS),

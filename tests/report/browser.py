@@ -54,17 +54,13 @@ class Browser:
 
         self._process = subprocess.Popen(
             [
-                path,
-                *FLAGS,
-                f"--user-data-dir={self._profile}",
-                f"--window-size={width},{height}",
-                "about:blank",
+                path, *FLAGS, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank",
             ],
             preexec_fn=place,
             pass_fds=(3, 4, to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, None
@@ -128,12 +124,8 @@ class Browser:
     ) -> None:
         """Opens a file and waits until its viewer has drawn, or another condition holds."""
         self.call(
-            "Network.emulateNetworkConditions",
-            offline=offline,
-            latency=0,
-            downloadThroughput=-1,
-            uploadThroughput=-1,
-        )
+            "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=-1, uploadThroughput=-1,
+        )  # fmt: skip
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri() + hash)

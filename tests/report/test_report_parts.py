@@ -339,11 +339,8 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "word_problems", "n": 30}
     asked = {
-        **about,
-        "answer": "undecided",
-        "reason": "no interval",
-        "evidence": "the interval does not decide it",
-    }
+        **about, "answer": "undecided", "reason": "no interval", "evidence": "the interval does not decide it",
+    }  # fmt: skip
     holdings = pd.DataFrame(
         [{**asked, "question": "What kind of sinks are they?", "value": math.nan},
          {**asked, "question": "Is content read there?", "value": 0.345}]

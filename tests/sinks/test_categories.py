@@ -153,19 +153,13 @@ def test_any_object_that_decodes_is_a_tokenizer():
 REAL = Path(os.environ.get("SINKSCOPE_TOKENIZERS", Path(__file__).parents[3] / "shared" / "tokenizers"))
 REAL_TOKENS = {
     "llada": {
-        "Ċ": "newline",
-        "<|mdm_mask|>": "mask",
-        "<|endoftext|>": "end",
-        "<|start_header_id|>": "control",
+        "Ċ": "newline", "<|mdm_mask|>": "mask", "<|endoftext|>": "end", "<|start_header_id|>": "control",
     },
     "llama3": {"Ċ": "newline", "ĠĊ": "newline", "<|end_of_text|>": "end", "<|begin_of_text|>": "control"},
     "dream": {
-        "<|mask|>": "mask",
-        "<|endoftext|>": "end",
-        "<|im_start|>": "control",
-        "<|beginoftext|>": "control",
+        "<|mask|>": "mask", "<|endoftext|>": "end", "<|im_start|>": "control", "<|beginoftext|>": "control",
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

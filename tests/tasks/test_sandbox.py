@@ -838,11 +838,8 @@ def test_as_an_ordinary_user(which: str) -> None:
         own.write_text("sesame")
         os.chown(own, 65534, 65534)
         known: dict[str, object] = {
-            "secret": str(own),
-            "folder": folder,
-            "home": folder,
-            "parent": os.getpid(),
-        }
+            "secret": str(own), "folder": folder, "home": folder, "parent": os.getpid(),
+        }  # fmt: skip
         hostile = [text.format(**known, port=9, socket="/nowhere") for text in ESCAPES.values()]
         hostile += [
             "import threading, time\nfor _ in range(999):\n    threading.Thread(target=time.sleep, args=(9,)).start()",

@@ -97,11 +97,8 @@ def test_both_generated_tasks_fit_64_tokens(train: list[Document], test: list[Do
     """Of the organisms' own tokenizer; and they are not trivial."""
     tokenizer = read_tokenizer(ORGANISMS / "scratch")
     documents = [
-        *islice(word_problems().stream("train"), 3000),
-        *word_problems().documents(500),
-        *train,
-        *test,
-    ]
+        *islice(word_problems().stream("train"), 3000), *word_problems().documents(500), *train, *test,
+    ]  # fmt: skip
     questions, answers = ([getattr(one, part) for one in documents] for part in ("question", "answer"))
     assert max(map(len, tokenizer(questions, add_special_tokens=False).input_ids)) <= 64
     assert 40 < max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) <= 62

@@ -280,12 +280,8 @@ def test_anatomy(family: str, step: int) -> None:
             for name, values in expected.items():
                 found = here[name].sel(layer=layer).values
                 np.testing.assert_allclose(
-                    found[..., :size][..., real[row]],
-                    values[..., real[row]],
-                    rtol=1e-4,
-                    atol=1e-5,
-                    err_msg=name,
-                )
+                    found[..., :size][..., real[row]], values[..., real[row]], rtol=1e-4, atol=1e-5, err_msg=name,
+                )  # fmt: skip
                 assert np.isnan(found[..., :size][..., ~real[row]]).all(), f"{name} in padding"
                 assert np.isnan(found[..., size:]).all(), f"{name} of tokens that do not exist yet"
             # Of a causal model the median stays that of the prompt.

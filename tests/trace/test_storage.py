@@ -184,12 +184,8 @@ def test_an_interrupted_recording_opens_up_to_its_last_step(family: str, tmp_pat
     whole = ss.generate(*arguments(family), **options(), capture=ss.Capture(by_query=True))
     with pytest.raises(KeyboardInterrupt):
         ss.generate(
-            *arguments(family),
-            **options(),
-            capture=ss.Capture(by_query=True),
-            out=path,
-            progress=broken_after(3),
-        )
+            *arguments(family), **options(), capture=ss.Capture(by_query=True), out=path, progress=broken_after(3),
+        )  # fmt: skip
     folder = tmp_path / "t.zarr.zip.partial"
     assert folder.is_dir()
     assert not path.exists()

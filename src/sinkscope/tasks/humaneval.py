@@ -21,14 +21,9 @@ from sinkscope.tasks.sources import HubData, read_rows
 from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, cut
 
 TEST = HubData(
-    "openai/openai_humaneval",
-    "openai_humaneval",
-    "test",
-    "HumanEval.jsonl.gz or HumanEval.jsonl (164 lines)",
-    164,
-    ("task_id", "prompt", "entry_point", "canonical_solution", "test"),
-    "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-)
+    "openai/openai_humaneval", "openai_humaneval", "test", "HumanEval.jsonl.gz or HumanEval.jsonl (164 lines)", 164,
+    ("task_id", "prompt", "entry_point", "canonical_solution", "test"), "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+)  # fmt: skip
 
 SCHEMES, DEFAULTS = read_schemes("humaneval")
 
