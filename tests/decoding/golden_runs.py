@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -12,19 +13,29 @@ import sinkscope as ss
 
 NAMES = {
     "gen_length": "length", "max_new_tokens": "length", "block_length": "block", "block_size": "block",
-    "small_block_size": "small_block", "denoising_steps": "steps", "num_steps": "steps", "cfg_scale": "cfg",
-    "guidance_scale": "guidance", "remasking_strategy": "remasking", "confidence_threshold": "threshold",
-    "stopping_criteria_idx": "stop", "stop_token": "stop", "use_block_cache": "block_cache", "alg": "algorithm",
+    "small_block_size": "small_block", "denoising_steps": "steps", "num_steps": "steps", "max_denoising_steps": "steps",
+    "cfg_scale": "cfg", "guidance_scale": "guidance", "remasking_strategy": "remasking", "confidence_threshold": "threshold",
+    "end_think_token_id": "end_think_id", "stochastic_transfer": "stochastic", "right_shift_logits": "shifted",
+    "eos_token_id": "eos", "stopping_criteria_idx": "stop", "stop_token": "stop", "use_block_cache": "block_cache",
+    "alg": "algorithm",
 }  # fmt: skip
-"""The official keyword → our option."""
+"""The official keyword → our option, where ours is not called the same."""
 
-UNUSED = ("mask_id", "eos_id", "eb_threshold", "stop_after_eos_block", "seq_len")
+UNUSED = (
+    "mask_id", "eos_id", "eb_threshold", "stop_after_eos_block", "seq_len", "max_length", "cfg_keep_tokens", "pad_token_id",
+)  # fmt: skip
+OF_A_CAUSAL_LOOP = ("length", "temperature", "eos", "max_thinking_tokens", "end_think_id")
 
 DECODINGS = {
     "llada": ss.LladaDecoding, "dream": ss.DreamDecoding, "mmada": ss.MmadaDecoding, "llada_moe": ss.LladaDecoding,
     "llada2": ss.Llada2Decoding, "sdar": ss.SdarDecoding, "fast_dllm_v2": ss.FastDllmDecoding, "a2d_qwen3": ss.MdlmDecoding,
     "a2d_llama": ss.MdlmDecoding, "rnd1": ss.Rnd1Decoding, "open_dcoder": ss.OpenDcoderDecoding,
 }  # fmt: skip
+LOOPS: dict[str, Any] = {
+    "nemotron_diffusion": ss.NemotronDecoding, "nemotron_diffusion_ar": ss.NemotronCausalDecoding,
+    "bd3lm": ss.Bd3lmDecoding, "diffusion_gemma": ss.DiffusionGemmaDecoding,
+}  # fmt: skip
+"""Families with several loops say which one made a fixture."""
 BLOCKS = ("llada2", "sdar", "fast_dllm_v2")
 """Families whose loops have a cache that can be switched on and off."""
 
@@ -35,10 +46,14 @@ def decoding_of(family: str, name: str) -> Any:
     if family == "llama":
         return ss.GreedyDecoding(length=about["max_new_tokens"], eos=about["eos_token_id"])
     given = about["kwargs"]
-    options = {NAMES.get(key, key): value for key, value in given.items() if key not in UNUSED}
+    kind: Any = ss.MmadaImageDecoding if name.startswith("t2i") else LOOPS.get(about.get("loop", ""))
+    kind = kind or DECODINGS[family]
+    known = {field.name for field in fields(kind)}
+    used = {key: value for key, value in given.items() if key not in UNUSED}
+    options = {key if key in known else NAMES.get(key, key): value for key, value in used.items()}
     if name.startswith("t2i"):
         chosen = {key: options[key] for key in ("timesteps", "guidance", "temperature")}
-        return ss.MmadaImageDecoding(**chosen, offset=about["len_text_tokenizer"])
+        return kind(**chosen, offset=about["len_text_tokenizer"])
     if family == "llada":
         options["eot_id"] = 506  # the tiny checkpoint's end-of-turn id, which no tokenizer file names
     if family == "mmada":
@@ -47,7 +62,18 @@ def decoding_of(family: str, name: str) -> Any:
         options |= {"scoring": "raw", "remasking": "low_confidence_dynamic"}
     if family == "rnd1":
         options["length"] = given["seq_len"] - about["prompt_lens"][0] - 1
-    return DECODINGS[family](**options)
+    if causal_loop(family, name):
+        options = {key: value for key, value in options.items() if key in OF_A_CAUSAL_LOOP}
+    if family == "nemotron_diffusion" and options.get("eos") is None:
+        options["eos"] = "model"  # as officially, where it cannot be switched off
+    if "decoder_input_ids" in golden.arrays(family, name):
+        options["start"] = golden.arrays(family, name)["decoder_input_ids"][0].tolist()
+    return kind(**options)
+
+
+def causal_loop(family: str, name: str) -> bool:
+    """Whether a fixture was made by the causal loop of a family that has another one too."""
+    return golden.manifest(family)["generate"][name].get("loop") == "nemotron_diffusion_ar"
 
 
 def generate(family: str, name: str, **more: Any) -> ss.Run:
@@ -56,8 +82,8 @@ def generate(family: str, name: str, **more: Any) -> ss.Run:
     picture = name.startswith("t2i")
     prompt: Any = golden.tensor(family, name, "input_ids" if picture else "prompt")
     options: dict[str, Any] = {"seed": about.get("seed")}
-    lengths = about.get("prompt_lens") or about.get("seq_len")
-    if lengths and len(set(lengths)) > 1:
+    lengths = about.get("prompt_lens") or about.get("seq_len") or (prompt >= 0).sum(1).tolist()
+    if len(set(lengths)) > 1:
         prompt = [row[:length].tolist() for row, length in zip(prompt, lengths, strict=True)]
     if "attention_mask" in stored:
         # MMaDA's masks cover the answer too; ours are those of the prompt.
