@@ -15,8 +15,7 @@ from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
 from sinkscope.attention.key_mask import TILE, Band, KeyMask
 from sinkscope.attention.received import TILE_BYTES, received, tiled_mass
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
 def expected_output(

@@ -17,7 +17,7 @@ from sinkscope.attention.context import NEWEST, NEWEST_AND_ALL, AttentionCall, F
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import sinkscope_attention, sinkscope_mask
 from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.scores import Scores
+from sinkscope.attention.visibility import Scores
 
 
 def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:

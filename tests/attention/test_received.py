@@ -10,8 +10,7 @@ from tests.helpers.naive import Case, cases
 
 from sinkscope.attention.fused import attend
 from sinkscope.attention.received import dense_map, dense_received, received, tiled_mass
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
 def both(case: Case, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -216,3 +216,26 @@ def test_graphs_are_freed_with_the_model() -> None:
     del model
     gc.collect()
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+@pytest.mark.parametrize("cfg", [0.0, 1.0])
+def test_what_a_fixed_cache_does_not_know_runs_without_one(cfg: float) -> None:
+    """BD3LM hides pad tokens that it has written from later blocks, and guides with a twin: states as on its own cache."""
+    model, decoding = load("a2d_bd3lm", "float32"), ss.Bd3lmDecoding(16, 8, 16, cfg=cfg)
+    ids = prompt(1, 2, 16, 150)
+    written = int(ss.generate(model, ids, decoding).sequences[0, 18])
+    model.ids = replace(model.ids, pad=written)
+    for captured in compare(
+        model, [ids.where(ids != written, written + 1)] * 2, decoding, 1e-3, capture=HEADS
+    ):
+        assert captured == []
+
+
+def test_longer_answers_have_graphs_of_their_own() -> None:
+    """The first block of a longer answer sees as many keys as that of a shorter one, in a state of more columns."""
+    model = load("sdar", "float32")
+    for length in (16, 32):
+        tried = compare(model, [prompt(4, 2, 13, 150)] * 2, replace(GREEDY, length=length), 1e-3, cache=False)
+        assert tried[0]
+        assert all(tried[0])
+        assert tried[1] == []

@@ -212,12 +212,12 @@ def test_an_interrupted_generation_leaves_the_model_as_it_was(
 def test_an_error_in_the_middle_of_a_forward_leaves_the_model_as_it_was(
     family: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sinkscope.attention import fused
+    from sinkscope.attention import interface
 
     model = golden.model(family)
     ids = prompts(family)
     before = model.logits(ids)
-    plain, calls = fused.attend_and_sum, []
+    plain, calls = interface.attend_and_sum, []
 
     def failing(*arguments: Any) -> Any:
         calls.append(1)
@@ -225,7 +225,7 @@ def test_an_error_in_the_middle_of_a_forward_leaves_the_model_as_it_was(
             raise error
         return plain(*arguments)
 
-    monkeypatch.setattr(fused, "attend_and_sum", failing)
+    monkeypatch.setattr(interface, "attend_and_sum", failing)
     with pytest.raises(error):
         ss.generate(model, ids, DECODINGS[family], policy=ss.MaskFirst(2), capture=ss.Capture())
     monkeypatch.undo()

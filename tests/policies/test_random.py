@@ -15,8 +15,7 @@ from tests.policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, pro
 import sinkscope as ss
 from sinkscope.attention.context import AttentionCall, ForwardContext
 from sinkscope.attention.fused import attend
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.policies.masking import Forward
 from sinkscope.policies.runtime import PolicyRuntime
 

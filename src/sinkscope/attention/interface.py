@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from sinkscope.attention import cpu, fused
 from sinkscope.attention.context import NEWEST, AttentionCall, ForwardContext, current
 from sinkscope.attention.cpu import Attended
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.base.errors import InputError
 
 NAME = "sinkscope"
@@ -90,7 +89,7 @@ def sinkscope_attention(
     if s_aux is None and cpu.is_short(scores, value):
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
-    attended = fused.attend_and_sum(scores, value, weights, s_aux is not None)
+    attended = attend_and_sum(scores, value, weights, s_aux is not None)
     out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
     if key_mask is not None and lse is not None and key_mask.silence:
@@ -136,6 +135,14 @@ def sinkscope_attention(
             if context.recorder is not None:
                 context.recorder.record(call)
     return out.transpose(1, 2).contiguous().to(away), None
+
+
+def attend_and_sum(
+    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
+) -> Attended:
+    """The output, and the column sums of `weights` [B, C, Q] where they come with it: see `cpu.attend`."""
+    attended = cpu.attend(scores, value, weights, lse)
+    return Attended(*fused.attend(scores, value)) if attended is None else attended
 
 
 def with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:

@@ -61,7 +61,8 @@ class Request:
             are in the cache.
         cache: transformers' KV cache, which the forward reads and may add to; None: none.
         kind: "denoise"; "next": the newest token of a causal model; "prefill": the prompt, "store": a finished block, which are
-            put into the cache.
+            put into the cache; "read": a text that a causal model reads in one forward, or a prompt for its scores only.
+        keep: of a text that is read: how many of the last queries are its steps, whose logits are wanted; 0: the last one alone.
         step: whether it is a step of the loop, or comes between two.
         active: of a block loop: how many of the last queries belong to the block that is being denoised; None: no block loop.
         block: columns of the blocks that attention stands in; "model": as in the family's plain forward; None: none.
@@ -80,7 +81,8 @@ class Request:
     queries: slice = field(default_factory=partial(slice, 0, None))
     end: int | None = None
     cache: Any = None
-    kind: Literal["denoise", "next", "prefill", "store"] = "denoise"
+    kind: Literal["denoise", "next", "prefill", "store", "read"] = "denoise"
+    keep: int = 0
     step: bool = True
     active: int | None = None
     block: int | Literal["model"] | None = "model"

@@ -173,8 +173,12 @@ class Rule(Policy):
 
     @property
     def replayable(self) -> bool:
-        """Whether it does the same operations in every step after the first, so that a CUDA graph can repeat them."""
-        return False
+        """Whether it does the same operations in every step after the first, so that a CUDA graph can repeat them.
+
+        How many keys it masks at most must be known without a look at them.
+        """
+        early = self.scored and not self.waits
+        return not early and self.steps is None and self.band() is None and self.most is not None
 
     @property
     def reads_masked_scores(self) -> bool:
@@ -237,11 +241,6 @@ class FixedRule(Rule):
     >>> bool(first.trace.masked_keys().sel(key=0).all())    # in every step, layer and head
     True
     """
-
-    @property
-    def replayable(self) -> bool:
-        """The same columns in every step, unless steps are named; how many at most must be known without a look at them."""
-        return self.steps is None and self.band() is None and self.most is not None
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [B|1, 1, K]: the keys to mask, or None."""
@@ -314,11 +313,6 @@ class ScoredRule(Rule):
     def waits(self) -> bool:
         """True for when="previous"."""
         return self.when == "previous"
-
-    @property
-    def replayable(self) -> bool:
-        """Always the same operations, from the scores of the previous step; how many keys it masks at most must be known."""
-        return self.waits and self.steps is None and self.most is not None
 
     @property
     def reads_masked_scores(self) -> bool:

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.scores import query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Visibility, query_weights
 from sinkscope.base.errors import InputError
 from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView
@@ -92,11 +91,6 @@ class PolicyRuntime:
     def reads_first(self) -> bool:
         """Whether the prompt is to be read once without the policy, for the scores (see `Rule.reads_first`)."""
         return any(rule.reads_first for rule in self.rules)
-
-    @property
-    def windowed(self) -> bool:
-        """Whether a rule masks all keys outside of a window, which has to know where its queries stand."""
-        return any(rule.band() is not None for rule in self.rules)
 
     def row_steps(self, device: torch.device) -> Tensor:
         """Long [B, 1]: steps of each row so far; rows of a block loop that wait for others do not count."""

@@ -33,7 +33,9 @@ class Reusing:
             self._causal = CausalReuseRuntime(rule, self.model, self.real, row_keys)
         else:
             self._bidirectional = ReuseRuntime(rule, self.model, self.real, row_keys)
-        self._shadow = Shadow() if shadowed else None
+        self._shadow = Shadow(Engine(self.model, self.real)) if shadowed else None
+        if self._shadow is not None:
+            engine.releases.append(self._shadow.exact.release)
         self._run, engine.run = engine.run, self.run
         engine.notes.append(self.note)
 
@@ -61,7 +63,7 @@ class Reusing:
 
         hidden = self._bidirectional.hidden(request.ids, wanted, through, request.alive)
         if self._shadow is not None:
-            exact = self.model.hidden(request.ids, self.model.context(self.real))
+            exact = self._shadow.exact.forward(Request(request.ids))
             before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
             self._shadow.compare(before, found, wanted.read, request.alive)
         return hidden
@@ -76,8 +78,7 @@ class Reusing:
 
         logits = self._run(replace(request, through=through))
         if self._shadow is not None:
-            real = None if self.real is None else self.real[:, : request.queries.stop]
-            exact = self.model.forward(fed, self.model.context(real), keep=1, cache=self._shadow.cache)
+            exact = self._shadow.exact.forward(replace(request, cache=self._shadow.cache, alive=None))
             read = torch.ones_like(fed[:, :1], dtype=torch.bool)
-            self._shadow.compare(exact[:, -1], logits, read, request.alive)
+            self._shadow.compare(exact, logits, read, request.alive)
         return logits

@@ -21,7 +21,6 @@ from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import check_policy
-from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -117,13 +116,10 @@ def _records(
     model: Model, experiment: Experiment, left: Items, batch_size: BatchSize
 ) -> Iterator[list[Generation]]:
     """Records, some documents at a time; all that can be wrong is refused before the first forward."""
-    task, decoding, policy, reuse = experiment.task, experiment.decoding, experiment.policy, experiment.reuse
+    task, decoding, policy = experiment.task, experiment.decoding, experiment.policy
     if isinstance(task, ReadTask):
         check_reading(model, decoding)
-        if reuse is not None:
-            raise InputError(
-                f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out"
-            )
+        experiment.check_extras(model, reads=True)
         return (
             task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
             for part in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
@@ -135,7 +131,7 @@ def _records(
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
         keys, kind = length + decoding.new_tokens, model.attention_kind
         check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
-    check_reuse(model, decoding, policy, None, reuse)
+    experiment.check_extras(model)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
     return halving(queue, partial(_generate, model, experiment, prompts), batch_size == "auto")
@@ -204,7 +200,7 @@ def _generate(model: Model, experiment: Experiment, prompts: Prompts, batch: Ite
     padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
     run = generate(
         model, padded.ids, decoding, policy=policy, seed=[item.stream for item in batch], attention_mask=padded.real,
-        reuse=experiment.reuse,
+        **experiment.extras,
     )  # fmt: skip
     rows = []
     for row, item in enumerate(batch):

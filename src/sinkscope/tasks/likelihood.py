@@ -26,10 +26,10 @@ from sinkscope.decoding import decoding_from_options, default_decoding, option_f
 from sinkscope.decoding.base import select
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Request
 from sinkscope.generation.generate import generate
 from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
-from sinkscope.policies.masking import Forward
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.tasks.task import in_parts, seed_of
@@ -77,29 +77,27 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     """
     runtime = _runtime(model, ids, policy, keys, given)
     target = ids[:, given:]
-    if runtime is None or _fixed(runtime.policy):
-        if runtime is not None:
-            rows = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
-            # One forward holds prefill and steps, so what a rule leaves out are rows of it.
-            runtime.begin(Forward(tokens=ids[:, :-1], scored=rows >= given - 1, spared=rows < given))
-        context = model.context(policy=runtime)
-        logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
-        if runtime is not None:
-            runtime.end()
-        return _counted(*_nats(logits, target), 1, runtime)
-    begin = min(max(given, 2 * _most(runtime.policy)), ids.shape[1] - 1)
-    engine = Engine(model, None, runtime)
-    cache = model.new_cache()
-    parts = []
-    if begin > given:
-        early = model.forward(ids[:, : begin - 1], keep=begin - given)
-        parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
-    for column in range(begin, ids.shape[1]):
-        logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
-        parts.append(_nats(logits, ids[:, column]))
-    engine.release()
-    values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-    return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
+    length = ids.shape[1]
+
+    def read(engine: Engine, end: int, keep: int) -> Tensor:
+        """Logits behind the last `keep` of the first `end` tokens, [B, keep, V]."""
+        return engine.forward(Request(ids, queries=slice(0, end), kind="read", keep=keep))
+
+    with Engine(model, None, runtime) as engine:
+        if runtime is None or _fixed(runtime.policy):
+            return _counted(*_nats(read(engine, length - 1, length - given), target), 1, runtime)
+        begin = min(max(given, 2 * _most(runtime.policy)), length - 1)
+        cache = model.new_cache()
+        parts = []
+        if begin > given:
+            with Engine(model) as plain:
+                early = read(plain, begin - 1, begin - given)
+            parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
+        for column in range(begin, length):
+            logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
+            parts.append(_nats(logits, ids[:, column]))
+        values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
+        return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
 
 def masked(
@@ -107,18 +105,20 @@ def masked(
 ) -> Nats:
     """Of every masked token, under a diffusion model: values [N], row by row.
 
+    A model with two modes (Nemotron-Labs-Diffusion) reads all of it both ways, as with `causal_context=False`.
+
     Args:
         ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
         keys: as for `causal`.
     """
-    engine = _engine(model, ids, policy, keys, given)
-    x = torch.where(where, engine.mask_id, ids)
-    twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
-    decoding = default_decoding(model.family)
-    if twice:
-        decoding.hidden(engine, x)
-    logits = decoding.predictions(engine, x, ~where, where)
-    return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
+    with _engine(model, ids, policy, keys, given) as engine:
+        x = torch.where(where, engine.mask_id, ids)
+        twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
+        decoding = default_decoding(model.family)
+        if twice:
+            decoding.hidden(engine, x)
+        logits = decoding.predictions(engine, x, ~where, where)
+        return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
 
 
 def masked_copies(
@@ -160,7 +160,6 @@ def denoised(
             f"{model.source} writes block after block, so its loop has no order of a whole text; "
             "read it with masks: share=0.5, or share=None for the bound"
         )
-    engine = _engine(model, ids, policy, keys, given)
     rows, length = len(ids), ids.shape[1] - given
     decoding = decoding_from_options(model.family, _whole_answer(model, length))
     left = torch.zeros_like(ids, dtype=torch.bool)
@@ -168,29 +167,24 @@ def denoised(
     known = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
     best = torch.zeros(ids.shape, dtype=torch.bool)
-    for step in range(steps):
-        count = length // steps + (step < length % steps)
-        x = torch.where(left, engine.mask_id, ids)
-        logits = decoding.predictions(engine, x, known, left)
-        confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
-        confidence[left] = decoding.best(model, logits)[1]
-        chosen, _ = select(confidence, [count] * rows)
-        decided = chosen[left]
-        values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
-        left = left & ~chosen
-    engine.release()
-    return _counted(values[:, given:], best[:, given:], steps, engine.policy)
+    with _engine(model, ids, policy, keys, given) as engine:
+        for step in range(steps):
+            count = length // steps + (step < length % steps)
+            x = torch.where(left, engine.mask_id, ids)
+            logits = decoding.predictions(engine, x, known, left)
+            confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
+            confidence[left] = decoding.best(model, logits)[1]
+            chosen, _ = select(confidence, [count] * rows)
+            decided = chosen[left]
+            values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
+            left = left & ~chosen
+        return _counted(values[:, given:], best[:, given:], steps, engine.policy)
 
 
 def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> Engine:
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    if model.spec.modes:
-        raise InputError(
-            f"{model.source} reads what stands before a block causally, so no forward reads a whole masked text as its loop "
-            "does; read the text with its causal mode (SOURCE@causal in a study, model.mode(causal=True) in Python)"
-        )
     return Engine(model, None, _runtime(model, ids, policy, keys, given))
 
 

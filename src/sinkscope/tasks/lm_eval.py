@@ -27,7 +27,6 @@ from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import parse_reuse
-from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
@@ -75,7 +74,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str = "",
         policy: str | None = None,
         device: str | None = None,
         dtype: str = "auto",
@@ -88,6 +87,10 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         **decoding: Any,
     ) -> None:
         super().__init__()
+        if not pretrained:
+            raise InputError(
+                "which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id"
+            )
         rule = parse_policy(str(policy or "none").replace(";", ","))
         approximate = parse_reuse(str(reuse or "none").replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)
@@ -105,7 +108,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, approximate, (seed,)
         )
         # Options that do not fit together are said now.
-        check_reuse(self.model, self.experiment.decoding, rule, None, approximate)
+        self.experiment.check_extras(self.model)
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -159,13 +162,13 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             asked[id(request)] += 1
             groups[decoding, len(prompt)].append((number, prompt, stream))
         answers: dict[int, str] = {}
-        policy, reuse = self.experiment.policy, self.experiment.reuse
+        policy, extras = self.experiment.policy, self.experiment.extras
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="sinkscope generate_until")
         for (decoding, columns), group in sorted(groups.items(), key=lambda entry: -entry[0][1]):
             for part in in_parts(group, self._rows(columns + decoding.new_tokens)):
                 numbers, prompts, seeds = map(list, zip(*part, strict=True))
                 run = generate(
-                    self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, reuse=reuse
+                    self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, **extras
                 )
                 for row, number in enumerate(numbers):
                     answers[number] = self._text(run.answer(row), requests[number].args[1])

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current
+from sinkscope.base.fast import fast
 from sinkscope.decoding.step import Step
 from sinkscope.models.layers import layer_lists, streams
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
@@ -97,10 +98,12 @@ class Recorder:
             for (recorder, offset), result in zip(self.groups, results, strict=True)
         ]
         fields = [field for parcel in parcels if parcel is not None for field in parcel.step.values()]
-        if any(field.is_cuda for field in fields):
+        if any(field.is_cuda and fast(field.device) for field in fields):
             self._sent(step, parcels)
         elif fields:
-            self._deliver(step, [None if parcel is None else parcel.completed() for parcel in parcels])
+            self._deliver(
+                step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels]
+            )
 
     def _sent(self, step: int, parcels: list[Parcel | None]) -> None:
         if self._outbox is None:
@@ -399,3 +402,10 @@ class Parcel:
         candidate, confidence = self.everywhere()
         fields = self.step | {"candidate": candidate, "confidence": confidence.float()}
         return replace(self, step=fields, everywhere=None)
+
+    def on_host(self, copy: Callable[[Tensor], Tensor] = Tensor.cpu) -> Parcel:
+        """The parcel in the host's memory; copy: takes a tensor there."""
+        step, arrays = (
+            {name: copy(value) for name, value in tensors.items()} for tensors in (self.step, self.arrays)
+        )
+        return replace(self, step=step, arrays=arrays)

@@ -22,8 +22,7 @@ from torch.nn import functional
 from sinkscope.attention import fused
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.interface import with_sink
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.base.errors import InputError
 from sinkscope.models.variant import (
     PLAIN,
