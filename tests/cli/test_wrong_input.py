@@ -209,13 +209,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "folder" / "note").touch()
     ids = torch.arange(5, 29).view(2, 12)
     ss.generate(
-        golden.model("llada"),
-        ids,
-        ss.LladaDecoding(8, 4, 8),
-        capture=True,
-        out=folder / "t.zarr.zip",
-        seed=[0, 1],
-    )
+        golden.model("llada"), ids, ss.LladaDecoding(8, 4, 8), capture=True, out=folder / "t.zarr.zip", seed=[0, 1],
+    )  # fmt: skip
     return folder
 
 

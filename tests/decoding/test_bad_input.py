@@ -245,12 +245,7 @@ DECODINGS = st.one_of(
         eps=st.floats(1e-6, 0.9),
     ),
     st.builds(
-        ss.MmadaDecoding,
-        st.just(12),
-        st.just(6),
-        st.just(4),
-        cfg=st.floats(0, 2),
-        stop_at=st.none() | st.integers(0, 9),
+        ss.MmadaDecoding, st.just(12), st.just(6), st.just(4), cfg=st.floats(0, 2), stop_at=st.none() | st.integers(0, 9),
     ),
     st.builds(
         ss.MmadaImageDecoding,
@@ -272,7 +267,7 @@ DECODINGS = st.one_of(
         top_p=st.floats(0.01, 1),
         eos=st.sampled_from(["model", None, (5,)]),
     ),
-)
+)  # fmt: skip
 
 
 @given(DECODINGS)

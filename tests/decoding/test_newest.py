@@ -3,82 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
 from tests.helpers import golden
 from tests.helpers.repeated import Played, played  # noqa: F401
 
 import sinkscope as ss
 from sinkscope.decoding import default_decoding
 
-NAMES = {
-    "max_new_tokens": "length",
-    "block_length": "block",
-    "block_size": "block",
-    "end_think_token_id": "end_think_id",
-    "cfg_scale": "cfg",
-    "stochastic_transfer": "stochastic",
-    "right_shift_logits": "shifted",
-    "max_denoising_steps": "steps",
-    "eos_token_id": "eos",
-}
-"""The official keyword → our option."""
-UNUSED = ("mask_id", "max_length", "cfg_keep_tokens", "pad_token_id")
-CAUSAL = ("length", "temperature", "eos", "max_thinking_tokens", "end_think_id")
-LOOPS: dict[str, Any] = {
-    "nemotron_diffusion": ss.NemotronDecoding,
-    "nemotron_diffusion_ar": ss.NemotronCausalDecoding,
-    "bd3lm": ss.Bd3lmDecoding,
-    "diffusion_gemma": ss.DiffusionGemmaDecoding,
-}
 CASES = golden.cases("generate", families=golden.NEWEST)
 BLOCKS = [case for case in CASES if not case[1].startswith("gen_ar") and case[0] != "diffusion_gemma"]
 
 
 def about(family: str, name: str) -> dict[str, Any]:
     return golden.manifest(family)["generate"][name]
-
-
-def causal(family: str, name: str) -> bool:
-    return about(family, name)["loop"] == "nemotron_diffusion_ar"
-
-
-def decoding_of(family: str, name: str) -> Any:
-    """The decoding of a fixture, from the manifest's official keyword arguments."""
-    told = about(family, name)
-    options = {NAMES.get(key, key): value for key, value in told["kwargs"].items() if key not in UNUSED}
-    if causal(family, name):
-        options = {key: value for key, value in options.items() if key in CAUSAL}
-    if family == "nemotron_diffusion" and options.get("eos") is None:
-        options["eos"] = "model"  # as officially, where it cannot be switched off
-    if "decoder_input_ids" in golden.arrays(family, name):
-        options["start"] = golden.arrays(family, name)["decoder_input_ids"][0].tolist()
-    return LOOPS[told["loop"]](**options)
-
-
-def generate(family: str, name: str, **more: Any) -> ss.Run:
-    """Runs a fixture: its prompts, mask, seed, sink columns; `more` goes to ss.generate."""
-    told, prompt = about(family, name), golden.tensor(family, name, "prompt")
-    options: dict[str, Any] = {"seed": told["seed"], "prompts": prompt}
-    rows = [row[row >= 0].tolist() for row in prompt]
-    if len({len(row) for row in rows}) > 1:
-        options["prompts"] = rows
-    if "attention_mask" in golden.arrays(family, name):
-        options["attention_mask"] = golden.tensor(family, name, "attention_mask")
-    if told.get("sink_columns_per_layer"):
-        columns = {int(layer): list(found) for layer, found in told["sink_columns_per_layer"].items()}
-        options["policy"] = ss.MaskKeys(columns)
-    return ss.generate(golden.model(family), decoding=decoding_of(family, name), **(options | more))
-
-
-@cache
-def recorded(family: str, name: str) -> ss.Run:
-    """A fixture's run with its trace, once per process."""
-    return generate(family, name, capture=ss.Capture())
 
 
 def test_all_loops_have_fixtures() -> None:
@@ -90,7 +32,9 @@ def test_all_loops_have_fixtures() -> None:
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_states_output_and_forwards_are_the_official_ones(family: str, name: str) -> None:
     run = generate(family, name)
-    states = run.states[1:] if causal(family, name) else run.states  # step 0 of a causal model is its prefill
+    states = (
+        run.states[1:] if causal_loop(family, name) else run.states
+    )  # step 0 of a causal model is its prefill
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
     assert max(run.forwards) == about(family, name)["n_forward_calls"]
@@ -366,7 +310,7 @@ def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
 ) -> None:
     """As on a GPU, where forwards of one kind are captured and repeated."""
     run = generate(family, name)
-    states = run.states[1:] if causal(family, name) else run.states
+    states = run.states[1:] if causal_loop(family, name) else run.states
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
 

@@ -19,10 +19,7 @@ FAMILIES = ("llada", "dream", "mmada", *golden.LATER, "nemotron_diffusion", "a2d
 OTHERS = {
     "llada2": {"expert_capacity": 4, "rotary_dim": 4, "norm_head": True, "num_nextn_predict_layers": 1},
     "llada": {
-        "rope_full_precision": False,
-        "clip_qkv": 8.0,
-        "layer_norm_with_affine": False,
-        "attention_multiplier": 2.0,
+        "rope_full_precision": False, "clip_qkv": 8.0, "layer_norm_with_affine": False, "attention_multiplier": 2.0,
     },
     "sdar": {
         "mlp_bias": True,
@@ -32,7 +29,7 @@ OTHERS = {
     "llada_moe": {"routed_scaling_factor": 2.5, "router_topk_group": 2},
     "dream": {"logit_scale": 0.5},
     "nemotron_diffusion": {"use_qk_norm": True},
-}
+}  # fmt: skip
 """Settings that stand in no fixture's config.json, and would change what is computed."""
 UNUSED = {
     "llada_moe": ("norm_topk_prob",),  # the official file never normalises

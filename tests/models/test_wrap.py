@@ -73,13 +73,8 @@ def test_a_masked_language_model_that_was_never_saved(name: str) -> None:
     import transformers
 
     config = getattr(transformers, f"{name}Config")(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        vocab_size=60,
-        pad_token_id=0,
-    )
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, vocab_size=60, pad_token_id=0,
+    )  # fmt: skip
     torch.manual_seed(0)
     network = getattr(transformers, f"{name}ForMaskedLM")(config).eval()
     ids = torch.arange(5, 17)[None]
@@ -119,12 +114,8 @@ def test_networks_without_a_language_model_head_are_refused_when_wrapped(name: s
     import transformers
 
     sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 64,
-    }
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    }  # fmt: skip
     config = getattr(transformers, f"{name.split('Model')[0].split('For')[0]}Config")(**sizes)
     network = getattr(transformers, name)(config)
     before = network.config._attn_implementation
@@ -137,12 +128,8 @@ def test_a_wrapped_network_that_cannot_be_measured_is_refused_and_left_alone() -
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
     sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "vocab_size": 64,
-    }
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64,
+    }  # fmt: skip
     network = Gemma2ForCausalLM(Gemma2Config(**sizes, num_key_value_heads=2, head_dim=8))
     before = network.config._attn_implementation
     with pytest.raises(InputError, match="softcap"):

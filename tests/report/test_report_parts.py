@@ -358,23 +358,15 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "word_problems", "n": 30}
     asked = {
-        **about,
-        "answer": "undecided",
-        "reason": "no interval",
-        "evidence": "the interval does not decide it",
-    }
+        **about, "answer": "undecided", "reason": "no interval", "evidence": "the interval does not decide it",
+    }  # fmt: skip
     holdings = pd.DataFrame(
         [{**asked, "question": "What kind of sinks are they?", "value": math.nan},
          {**asked, "question": "Is content read there?", "value": 0.345}]
     )  # fmt: skip
     place = {
-        "section": "lens",
-        "measure": "a token due elsewhere",
-        "place": "sinks",
-        "value": 0.345,
-        "low": 0.1,
-        "high": 0.9,
-    }
+        "section": "lens", "measure": "a token due elsewhere", "place": "sinks", "value": 0.345, "low": 0.1, "high": 0.9,
+    }  # fmt: skip
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)

@@ -184,12 +184,8 @@ def test_the_sink_table_is_tidy():
     assert len(table) == int(detect(data).sum())
     row = table.iloc[7]
     place = {
-        "sample": row["sample"],
-        "step": row["step"],
-        "layer": row["layer"],
-        "head": row["head"],
-        "key": row["key"],
-    }
+        "sample": row["sample"], "step": row["step"], "layer": row["layer"], "head": row["head"], "key": row["key"],
+    }  # fmt: skip
     assert row["received"] == pytest.approx(float(data["received"].sel(place)))
     assert row["token"] == int(data["tokens"].sel(sample=row["sample"], step=row["step"], key=row["key"]))
     assert table["category"].value_counts().index[0] == "newline"
