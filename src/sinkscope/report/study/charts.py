@@ -149,7 +149,9 @@ def draw(
     for one in series:
         places = [place for place, _ in one.points]
         low, high = limits or (-np.inf, np.inf)
-        values = np.array([estimate for _, estimate in one.points], dtype=float).reshape(-1, 3)  # none, where nothing is known
+        values = np.array([estimate for _, estimate in one.points], dtype=float).reshape(
+            -1, 3
+        )  # none, where nothing is known
         bounds = np.clip(values.T, low, high)
         # A bound that is not known leaves no half of an interval.
         known = np.isfinite(bounds).all(axis=0)
