@@ -209,7 +209,7 @@ def test_the_summary_is_what_its_parts_say():
     found = detect(data)
     heads = data.sizes["layer"] * data.sizes["head"] * data.sizes["step"] * data.sizes["sample"]
     assert table.loc["sinks per head", "value"] == pytest.approx(int(found.sum()) / heads)
-    assert table.loc["heads without", "value"] == pytest.approx(float((~found.any("key")).mean()))
+    assert table.loc["heads without a sink", "value"] == pytest.approx(float((~found.any("key")).mean()))
     assert table.loc["drains", "value"] == 1.0
     assert table.loc["newline: frequency", "value"] > 0.9
     assert table.loc["newline: enrichment", "low"] > 2

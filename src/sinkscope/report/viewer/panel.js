@@ -67,7 +67,7 @@ class Panel {
       element("div", {}, this.relationNote, element("p", { class: "leaps" }, ...this.leaps), element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
     this.root = element("section", { class: "panel", "aria-label": `trace ${this.view.name}` },
       this.header(),
-      element("div", { class: "cards" },
+      element("div", { class: this.view.L > 16 ? "cards deep" : "cards" },
         this.card("Tokens", this.tokens, "wide", this.tokens.box, this.tokens.fold, this.tokenKey()),
         this.pictureCard("Step × position", this.heat, "main", "step by position heat map; arrow keys move step and position"),
         this.pictureCard("Layer × head", this.grid, "side", "layer by head grid; arrow keys choose layer and head, Escape the mean of all"),
