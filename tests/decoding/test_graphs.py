@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
 import sinkscope as ss
 from sinkscope.decoding import engine
-from sinkscope.gpu import graphs
+from sinkscope.decoding.step import Request
+from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
+from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.models.model import Model
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -397,3 +400,37 @@ def test_graphs_are_freed_with_the_model_and_kept_within_a_limit(
     del model
     gc.collect()
     assert network() is None
+
+
+def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
+    """What a step sees grows; what a replay does is the same at every step, of a causal model as of a block loop."""
+    watched: Any = SimpleNamespace(
+        policy=None, recorder=None, model=SimpleNamespace(network=None, device=torch.device("cpu"))
+    )
+    replays = replay.Replays(watched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "captures", lambda device: True)
+        for fixed, width, kind, active in ((StaticCache, 1, "next", None), (BlockCache, 4, "denoise", 4)):
+            keys = {
+                replays._key(
+                    Request(
+                        torch.zeros(2, 32, dtype=torch.long),
+                        queries=slice(start, start + width),
+                        cache=object(),
+                        kind=kind,
+                        active=active,
+                    ),
+                    object.__new__(fixed),
+                )
+                for start in (8, 12, 16)
+            }
+            assert len(keys) == 1
+            assert None not in keys
+
+
+def test_a_block_loop_captures_its_steps_once(played: Played) -> None:  # noqa: F811
+    """Four blocks of four steps: a graph for the steps, one for what is stored, and not one for each block."""
+    decoding = ss.SdarDecoding(length=16, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+    ss.generate(golden.model("sdar"), prompt(), decoding)
+    assert played.captured <= 2
+    assert played.replayed > played.captured

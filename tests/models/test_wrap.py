@@ -128,7 +128,7 @@ def test_networks_without_a_language_model_head_are_refused_when_wrapped(name: s
     config = getattr(transformers, f"{name.split('Model')[0].split('For')[0]}Config")(**sizes)
     network = getattr(transformers, name)(config)
     before = network.config._attn_implementation
-    with pytest.raises(InputError, match=r"language-model head|cannot read plain text"):
+    with pytest.raises(InputError, match="language-model head"):
         ss.wrap(network)
     assert network.config._attn_implementation == before
 

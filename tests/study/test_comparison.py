@@ -42,10 +42,10 @@ def _run(
     }
     records = [
         Record(
-            f"test-{index}", index, seed, "q", "a", "1",
-            zlib.crc32(f"{policy}/{index}/{seed}".encode()) % 1000 < 1000 * accuracy, "", 64, 64, 0,
-            None if policy is None else 0.25, None if policy is None else 0.5, None if policy is None else 0.01,
-            10, 0, f"print-{index}", settings,
+            document=f"test-{index}", index=index, seed=seed, prompt="q", output="a", extracted="1", reason="",
+            passed=zlib.crc32(f"{policy}/{index}/{seed}".encode()) % 1000 < 1000 * accuracy, steps=64, forwards=64,
+            hidden_share=None if policy is None else 0.25, sinks_hit=None if policy is None else 0.5,
+            key_share=None if policy is None else 0.01, prompt_tokens=10, fingerprint=f"print-{index}", settings=settings,
         )
         for index in range(n) for seed in seeds
     ]  # fmt: skip

@@ -12,8 +12,6 @@ from sinkscope.cli.options import argument, option
 from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sinkscope.generation.run import Run
     from sinkscope.inspection.inspect import Inspection
     from sinkscope.models.model import Model
@@ -126,11 +124,11 @@ def _answers(
             progress=lambda done, expected, _: watch.tell(done, expected),
         )  # fmt: skip
     labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
-    labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
+    labels["right"] = _right(model, run.answers, documents)
     return run, labels
 
 
-def _right(model: Model, answers: Tensor, documents: list[Any]) -> list[float]:
+def _right(model: Model, answers: list[list[int]], documents: list[Any]) -> list[float]:
     """1 or 0 for each answer; NaN where its task cannot be graded on this machine."""
     from sinkscope.tasks.grading import can_grade
     from sinkscope.tasks.prompting import decode_answer
@@ -140,7 +138,7 @@ def _right(model: Model, answers: Tensor, documents: list[Any]) -> list[float]:
         numbers = [number for number, (task, _) in enumerate(documents) if task.name == name]
         task = documents[numbers[0]][0]
         if can_grade(task):
-            texts = [decode_answer(model, answers[number].tolist(), task.scheme) for number in numbers]
+            texts = [decode_answer(model, answers[number], task.scheme) for number in numbers]
             pairs = [(documents[number][1], text) for number, text in zip(numbers, texts, strict=True)]
             for number, mark in zip(numbers, task.grade_many(pairs), strict=True):
                 right[number] = float(mark.passed)

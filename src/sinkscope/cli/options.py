@@ -23,7 +23,7 @@ def switch(flag: str, words: str, panel: str | None = None) -> Any:
     return typer.Option(flag, help=words, rich_help_panel=panel)
 
 
-SOURCE_HELP = "an organism, a hub id, or a folder in the Hugging Face layout"
+SOURCE_HELP = "an organism, a hub id, or a folder in the Hugging Face layout; …@causal: a causal mode"
 Source = Annotated[str, argument("MODEL", SOURCE_HELP)]
 Device = Annotated[str, option("NAME", "auto, cpu, cuda, cuda:0 or mps")]
 Dtype = Annotated[str, option("NAME", "auto, float32, bfloat16, float16 or float64")]

@@ -111,7 +111,8 @@ class Replays:
             request.alive is None,
             length,
             tuple(request.ids.shape),
-            tuple(request.state.shape),
+            # On a cache of fixed size every forward looks at all of it; without, at the state alone.
+            None if fixed is not None else tuple(request.state.shape),
             request.ids.device,
             *facts,
         )

@@ -35,6 +35,10 @@ from sinkscope.models.family import (
 from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
+MEDIA = ("vision", "audio")
+"""config.json describes towers as sections such as vision_config."""
+TOWERS = ("vision", "visual", "multi_modal", "image", "audio")
+"""Parts of the names of their weights."""
 MOST_KEPT = 1 << 28
 """Numbers in buffers of a network: 1 GiB in float32."""
 
@@ -58,12 +62,10 @@ class Causal(Family):
         variant = read_variant(checkpoint.config, checkpoint.source)
         if variant != PLAIN:
             return _varied(checkpoint, variant, device, dtype)
-        network = pretrained(checkpoint, *architecture(checkpoint), device, dtype)
-        if any(getattr(module, "is_causal", None) is False for module in network.modules()):
-            raise CheckpointError(
-                f"{checkpoint.source} is a {checkpoint.model_type} model whose attention looks both ways, and none of the "
-                "diffusion families; sinkscope measures causal models and those families"
-            )
+        network_class, config = architecture(checkpoint)
+        # A text network may have been stored with the towers that it reads images and sounds by.
+        beside = TOWERS if any(name.removesuffix("_config") in MEDIA for name in checkpoint.config) else ()
+        network = pretrained(checkpoint, network_class, config, device, dtype, beside)
         self.adopt(network)
         if fast(device):
             from sinkscope.gpu.fused_forward import has_llama_layers
@@ -193,6 +195,10 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     if isinstance(network_class, (tuple, list)):
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
+    if network_class.config_class is (getattr(config, "sub_configs", None) or {}).get("text_config"):
+        config = (
+            config.get_text_config()
+        )  # a text network, of a checkpoint that holds towers for images beside it
     return network_class, config
 
 

@@ -57,11 +57,13 @@ class Checkpoint:
         folder: where it lies on disk.
         source: what the user called it (a hub id or a path).
         revision: the commit on the hub, None for a folder.
+        causal: read in its causal mode (SOURCE@causal), where one checkpoint has two.
     """
 
     folder: Path
     source: str
     revision: str | None = None
+    causal: bool = False
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -92,8 +92,7 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
         wanted = job.cell.model
         if (wanted, device) not in AT_HAND:
             AT_HAND.clear()  # the old one is freed before the new one is read
-            loaded = load(wanted.source, device, wanted.dtype, wanted.revision)
-            AT_HAND[wanted, device] = loaded.mode(causal=wanted.mode == "causal")
+            AT_HAND[wanted, device] = load(wanted.source, device, wanted.dtype, wanted.revision)
         model = AT_HAND[wanted, device]
         if isinstance(job, Measurement):
             return JobResult(measure(job.cell, model))

@@ -40,7 +40,7 @@ class ModelIdentity:
     def of(cls, model: Model) -> ModelIdentity:
         """Of a model that is loaded."""
         dtype = str(model.dtype).removeprefix("torch.")
-        return cls(model.source, model.family, dtype, model.revision or model.digest)
+        return cls(model.source, model.spec.counted_as, dtype, model.revision or model.digest)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -66,9 +66,7 @@ class Experiment:
     def __post_init__(self) -> None:
         seeds: Any = self.seeds
         given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-        if not given or any(
-            isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given
-        ):
+        if not given or any(type(seed) is not int or seed < 0 for seed in given):
             raise InputError(
                 f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}"
             )

@@ -1,9 +1,7 @@
-"""HumanEval (Chen et al. 2021): functions to complete, put and graded as each model's official evaluation
-does it.
+"""HumanEval (Chen et al. 2021): functions to complete, put and graded as each model's official evaluation does it.
 
-The test set has 164 documents: `HumanEval.jsonl.gz` of github.com/openai/human-eval, or
-`openai/openai_humaneval` on the hub. Programs run in the sandbox, three seconds each as in the original, with
-the standard library alone.
+The test set has 164 documents: `HumanEval.jsonl.gz` of github.com/openai/human-eval, or `openai/openai_humaneval` on the hub.
+Programs run in the sandbox, three seconds each as in the original, with the standard library alone.
 """
 
 from __future__ import annotations

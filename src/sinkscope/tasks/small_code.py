@@ -1,5 +1,4 @@
-"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by
-hidden tests.
+"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by hidden tests.
 
 They stand in for HumanEval where a small model must be able to learn the task: one or a few lines, within 64
 tokens for question and answer each with a small tokenizer.
@@ -24,15 +23,10 @@ from typing import Any
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
 from sinkscope.tasks.programs import grade_programs
-from sinkscope.tasks.small_code_parts import FAMILIES
+from sinkscope.tasks.small_code_parts import FAMILIES, data
 from sinkscope.tasks.task import Document, Mark, cut
 
 VERSION = "small_code/1"  # changing any text, code or test changes scores: count up
-
-NAMES = (
-    "solve", "compute", "apply", "work", "answer", "result", "process", "handle", "build", "make", "find", "get", "run",
-    "check", "pick",
-)  # fmt: skip
 
 
 def draft(rng: Random) -> Draft:
@@ -41,13 +35,13 @@ def draft(rng: Random) -> Draft:
     while len(set(map(repr, results))) < 2:  # a function that always answers the same is no exercise
         function = rng.choice(FAMILIES)(rng)
         results = function.results()
-    name = rng.choice(NAMES)
+    name = rng.choice(data()["names"])
     head = f'def {name}({", ".join(function.arguments)}):\n    """{function.docstring}"""'
     tests = [
         f"assert {name}({', '.join(map(repr, given))}) == {result!r}"
         for given, result in zip(function.inputs, results, strict=True)
     ]
-    return Draft(function.key, head, function.body, {"skeleton": function.key, "tests": "\n".join(tests)})
+    return Draft(function.key, head, function.body, {"tests": "\n".join(tests)})
 
 
 def program(document: Document, output: str) -> str:
