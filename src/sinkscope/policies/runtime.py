@@ -64,7 +64,7 @@ class PolicyRuntime:
         self._vocabulary = vocabulary
         named = {getattr(rule, "by", None) for rule in self._ruling()}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
-        self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
+        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in self._ruling())
         self._taken = torch.zeros(len(row_keys), dtype=torch.long)  # steps of each row of a block loop
         self._widest = 0  # of the blocks so far
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
