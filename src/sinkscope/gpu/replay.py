@@ -133,7 +133,11 @@ class Replays:
             return None
         if self._fixed is None and self._repeats_block(request):
             self._cache, self._fixed = request.cache, BlockCache(request.cache, request.ids.shape[1])
-        return self._fixed if request.cache is self._cache else None
+        if request.cache is not self._cache:
+            return None
+        if looks_at_more(request):
+            raise RuntimeError("the forwards before this one, on the same cache, read their state alone")
+        return self._fixed
 
     def _repeats_block(self, request: Request) -> bool:
         """Whether all forwards of a block look alike: its queries all see the same, and what they are is not looked at."""
