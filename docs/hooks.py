@@ -1,4 +1,4 @@
-"""What mkdocs does beyond its settings: writes the reference pages, and takes in the laboratory's logs."""
+"""What mkdocs does beyond its settings: writes the reference pages, and takes in the laboratory's logs, which no menu has."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = [path for path in sorted((ROOT / "lab").glob("*.md")) if path.name != "README.md"]
 LINK = re.compile(r"(?P<mark>!?)\[(?P<words>[^\]\n]*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 WEIGHTS = Path(sinkscope.__file__).parent / "organisms" / "weights"
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 PUBLIC = re.compile(r"^from \.(\w+)\S* import (.*)$", re.M)
-SECTIONS = {
-    "models": "Models", "generation": "Generation", "decoding": "Decodings", "policies": "Policies",
-    "reuse": "Approximate steps", "trace": "Traces", "sinks": "Sinks", "verdicts": "Verdicts",
-    "inspection": "Inside", "tasks": "Evaluation and extension", "base": "Errors",
-}  # fmt: skip
-"""Folder of the package → the API page's heading for the public names that come from it."""
+GROUPS = {
+    "models": ("Models", "Load a checkpoint, or wrap a network that is in memory."),
+    "generation": ("Generation", "Generate step by step, and repeat a finished run under a policy."),
+    "decoding": ("Decodings", "A frozen dataclass for each official loop, and ways to read a given text."),
+    "policies": ("Policies", "Which keys are masked, and the controls."),
+    "reuse": ("Approximate steps", "Which results of earlier steps are used again."),
+    "trace": ("Traces", "What is recorded, and the recording."),
+    "sinks": ("Sinks", "Pure functions of a trace: where its sinks are."),
+    "verdicts": ("Verdicts", "What a trace shows, and what it cannot show."),
+    "inspection": ("Inside a sink", "What can be read at sinks, and what changes without it."),
+    "tasks": ("Evaluation and extension", "Accuracy or likelihood under a policy, and classes of your own."),
+    "base": ("Errors", "What sinkscope raises."),
+}
+"""Folder of the package → title and first sentence of the API page for the public names that come from it."""
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages, the laboratory's logs, and the organisms' pictures."""
-    pages = {"reference/api.md": api_page(), "reference/commands.md": command_page()}
-    pages |= {f"lab/{log.name}": log.read_text(encoding="utf-8") for log in LOGS}
+    pages = {"reference/commands.md": command_page(), **api_pages()}
+    pages |= {f"lab/{log.name}": UNSEARCHED + log.read_text(encoding="utf-8") for log in LOGS}
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for picture in WEIGHTS.glob("*/emergence.svg"):
@@ -71,25 +80,30 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     return re.sub(r'href="([^":#]+)\.(?:md|ipynb)(#[^"]*)?"', r'href="\1.html\2"', html)
 
 
-def api_page() -> str:
-    """Every public name of `import sinkscope`, with its docstring."""
+def api_pages() -> dict[str, str]:
+    """Every public name of `import sinkscope` with its docstring, a page for each group of modules, and an overview."""
     stub = Path(sinkscope.__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
-    names: dict[str, list[str]] = {folder: [] for folder in SECTIONS}
+    names: dict[str, list[str]] = {folder: [] for folder in GROUPS}
     for folder, imported in PUBLIC.findall(stub):
         names[folder] += [name.split(" as ")[0] for name in imported.split(", ") if "__" not in name]
-    lines = [
-        "# Python",
+    preamble = (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8").rstrip()
+    overview = ["# Python", "", "All public names are in `sinkscope`, by convention imported as `ss`.", ""]
+    overview += ["| group | names |", "|---|---|"]
+    pages = {}
+    for folder, (title, about) in GROUPS.items():
+        words = [f"[`{name}`](api/{folder}.md#sinkscope.{name})" for name in names[folder]]
+        overview.append(f"| [{title}](api/{folder}.md) | {', '.join(words)} |")
+        lines = [f"# {title}", "", about, "", *(f"::: sinkscope.{name}\n" for name in names[folder])]
+        pages[f"reference/api/{folder}.md"] = "\n".join(lines)
+    overview += [
         "",
-        "All public names are in `sinkscope`. The examples below run in the tests, after these lines:",
+        "The examples run in the tests, after these lines:",
+        "",
+        f"```python\n{preamble}\n```",
         "",
     ]
-    lines += ["```python", (ROOT / "docs" / "preamble.py").read_text(encoding="utf-8").rstrip(), "```", ""]
-    lines += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
-    for folder, title in SECTIONS.items():
-        lines += [f"## {title}", ""]
-        for name in names[folder]:
-            lines += [f"::: sinkscope.{name}", ""]
-    return "\n".join(lines)
+    overview += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
+    return {"reference/api.md": "\n".join(overview), **pages}
 
 
 def command_page() -> str:
@@ -117,14 +131,14 @@ def command_page() -> str:
             command.help or "",
             "",
         ]
-        rows = [f"| `{option.metavar}` | {option.help} |" for option in arguments]
+        rows = [f"| `{option.metavar}` | {option.help or ''} |" for option in arguments]
         rows += [f"| `{part}` | {made.help} |" for part, made in getattr(command, "commands", {}).items()]
         rows += [
             f"| `{_flags(option)}` | {_help(option)} |"
             for option in parameters
             if option.param_type_name == "option" and option.name != "help"
         ]
-        lines += ["| | |", "|---|---|", *rows, ""]
+        lines += ["| argument or option | meaning |", "|---|---|", *rows, ""]
     return "\n".join(lines)
 
 

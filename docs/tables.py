@@ -13,6 +13,7 @@ TOML:
     signed = true                          # a plus before what is above zero
     bold = "damage_p_holm"                 # p-values: bold where one is under 0.05
     before = "answer"                      # a column whose words stand before the number
+    words = { "not shown" = "undecided" }  # other words for some of them
     usual = 200                            # the usual n: where the column n has another one, it stands behind
     -->
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Format:
     bold: str = ""
     before: str = ""
     usual: int = 0
+    words: dict[str, str] = field(default_factory=dict)
 
     def cell(self, rows: pd.DataFrame, value: str, low: str, high: str) -> str:
         """What one cell shows of some rows of the files; low, high: the columns that an interval of the value is in."""
@@ -63,11 +65,15 @@ class Format:
         ends = [row[end] for end in (low, high) if end in row and pd.notna(row[end])]
         text = self._written(float(row[value]), *ends)
         text = f"**{text}**" if self.bold and row[self.bold] < 0.05 else text
-        text += f" (n = {int(row['n'])})" if self.usual and row["n"] != self.usual else ""
-        return f"{row[self.before]} {text}" if self.before else text
+        text += (
+            f" (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{int(row['n'])})"
+            if self.usual and row["n"] != self.usual
+            else ""
+        )
+        return f"{self.words.get(row[self.before], row[self.before])} {text}" if self.before else text
 
     def _written(self, value: float, *interval: float) -> str:
-        ends = ", ".join(f"{end:.{self.digits}f}" for end in interval)
+        ends = ",\N{NO-BREAK SPACE}".join(f"{end:.{self.digits}f}" for end in interval)
         number = f"{value:{'+' if self.signed else ''}.{self.digits}f}"
         return f"{number} [{ends}]".removesuffix(" []").replace("-", "−")
 

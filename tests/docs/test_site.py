@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
 import re
 import subprocess
@@ -35,9 +37,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_reference_is_complete(site: Path) -> None:
-    python = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    for name in sinkscope.__all__:
-        assert name.startswith("__") or re.search(rf'id="sinkscope[\w.]*\.{name}"', python), name
+    overview = (site / "reference" / "api.html").read_text(encoding="utf-8")
+    for name in (name for name in sinkscope.__all__ if not name.startswith("__")):
+        home = re.search(rf'href="(api/\w+\.html)#sinkscope\.{name}"', overview)
+        assert home, name
+        page = (site / "reference" / home[1]).read_text(encoding="utf-8")
+        assert f'id="sinkscope.{name}"' in page, name
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     group = typer.main.get_group(cli.app)
     for name in group.list_commands(typer.Context(group)):
@@ -45,10 +50,48 @@ def test_the_reference_is_complete(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_api_page_has_examples_and_no_leftovers(site: Path) -> None:
-    python = (site / "reference" / "api.html").read_text(encoding="utf-8")
-    assert '<h2 id="more"' not in python
-    assert python.count("&gt;&gt;&gt;") >= len(sinkscope.__all__) - 1
+def test_api_pages_have_examples_and_whole_signatures(site: Path) -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (site / "reference" / "api").glob("*.html")]
+    assert not any('<h2 id="more"' in page for page in pages)
+    assert sum(page.count("&gt;&gt;&gt;") for page in pages) >= len(sinkscope.__all__) - 1
+    signatures = [
+        re.sub(r"<[^>]+>", "", code)
+        for page in pages
+        for code in re.findall(r'<div class="doc-signature highlight">(.*?)</div>', page, re.DOTALL)
+    ]
+    lines = [line for text in signatures for line in html.unescape(text).splitlines()]
+    assert len(lines) > 3 * len(sinkscope.__all__)
+    assert max(map(len, lines)) < 110
+
+
+@pytest.mark.slow
+def test_the_menu_has_pages_for_readers_only(site: Path) -> None:
+    """The laboratory's logs are linked, neither in the menu nor found by the search."""
+    index = (site / "index.html").read_text(encoding="utf-8")
+    menu = set(re.findall(r'<a href="([^"]+)" class="md-nav__link"', index))
+    assert {"your-model.html", "results.html", "reference/api/models.html"} <= menu
+    assert not [link for link in menu if link.startswith("lab/")]
+    found = {entry["location"].partition("#")[0] for entry in json.loads(search_index(site))["docs"]}
+    assert "your-model.html" in found
+    assert not [place for place in found if place.startswith("lab/")]
+
+
+def search_index(site: Path) -> str:
+    return (site / "search" / "search_index.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_what_newcomers_look_for_has_a_heading(site: Path) -> None:
+    titles = " | ".join(entry["title"].lower() for entry in json.loads(search_index(site))["docs"])
+    for words in (
+        "loglikelihood_rolling",
+        "learned sinks",
+        "which study",
+        "several gpus",
+        "length a measure holds",
+        "wrap",
+    ):
+        assert words in titles
 
 
 @pytest.mark.slow
@@ -81,7 +124,7 @@ def test_logs_of_the_laboratory_are_pages(site: Path) -> None:
     assert "<code>bench/results</code>" in (site / "lab" / "speed.html").read_text(encoding="utf-8")
 
 
-WIDTHS = (1400, 760, 390)
+WIDTHS = (1440, 760, 390)
 LOADED = "document.readyState === 'complete' && location.protocol === 'file:'"
 SEARCH = """(() => {
   const box = document.querySelector('#__search');
@@ -89,7 +132,7 @@ SEARCH = """(() => {
   box.dispatchEvent(new Event('change'));
   const field = document.querySelector('.md-search__input');
   field.focus();
-  field.value = 'residence';
+  field.value = 'learned sinks';
   field.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }));
   return document.querySelectorAll('.md-search-result__item').length;
 })()"""
@@ -110,17 +153,35 @@ def resize(browser: chromium.Browser, wide: int) -> None:
     browser.call("Emulation.setDeviceMetricsOverride", **size)
 
 
+CUT = """[...document.querySelectorAll('.md-typeset pre > code')]
+  .filter(code => code.scrollWidth > code.clientWidth + 1 && !code.closest('.jp-Notebook, .jupyter-wrapper, .doc'))
+  .map(code => code.textContent.split('\\n')[0])"""
+CONTRAST = """(() => {
+  const light = colour => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number); return (0.3 * r + 0.6 * g + 0.1 * b) / 255; };
+  const body = getComputedStyle(document.body), words = getComputedStyle(document.querySelector('.md-typeset'));
+  return light(words.color) - light(body.backgroundColor);
+})()"""
+
+
 @pytest.mark.slow
 @pytest.mark.browser
-def test_every_page_fits_a_screen_a_tablet_and_a_phone(site: Path, browser: chromium.Browser) -> None:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_a_screen_a_tablet_and_a_phone(
+    site: Path, browser: chromium.Browser, scheme: str
+) -> None:
     pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
     assert len(pages) > 25
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     for page in pages:
+        resize(browser, WIDTHS[0])  # before it is opened: the search field takes a moment to grow
         browser.open(page, ready=LOADED)
-        for wide in WIDTHS:
+        for wide in WIDTHS if scheme == "light" else WIDTHS[::2]:
             resize(browser, wide)
             assert browser.js("document.documentElement.scrollWidth <= innerWidth"), (page.name, wide)
+            if wide == WIDTHS[0] and "lab" not in page.parts:
+                assert browser.js(CUT) == [], page.name
         assert browser.problems() == [], page.name
+    assert (browser.js(CONTRAST) > 0.4) == (scheme == "dark")
 
 
 @pytest.mark.slow

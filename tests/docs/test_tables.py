@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,14 @@ from docs import tables
 from sinkscope.statistics.interval import mean_interval
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [page for page in sorted((ROOT / "docs").glob("*.md")) if "<!-- table:" in page.read_text("utf-8")]
+PAGES = [
+    page
+    for page in sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / "lab").glob("*.md")])
+    if "<!-- table:" in page.read_text("utf-8")
+]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_marker_becomes_a_table_with_numbers_in_every_row_and_column(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert "<!-- table:" not in tables.on_page_markdown(text)
@@ -22,6 +27,11 @@ def test_every_marker_becomes_a_table_with_numbers_in_every_row_and_column(page:
         cells = [[cell.strip() for cell in line.strip("|").split("|")[1:]] for line in lines]
         assert all(map(any, cells)), (page.name, marker[0])
         assert all(map(any, zip(*cells, strict=True))), (page.name, marker[0])
+
+
+def table(*arguments: Any, **options: Any) -> str:
+    """As `tables.table` makes it, with plain spaces."""
+    return tables.table(*arguments, **options).replace("\N{NO-BREAK SPACE}", " ")
 
 
 @pytest.fixture
@@ -39,7 +49,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_values_intervals_signs_and_bold(file: str) -> None:
-    made = tables.table(
+    made = table(
         file, ["model"], {"lost": "nats"}, columns=["policy"], where="model != 'seeds'", signed=True, bold="p"
     )
     assert made.splitlines() == [
@@ -51,7 +61,7 @@ def test_values_intervals_signs_and_bold(file: str) -> None:
 
 
 def test_names_choose_and_order_and_low_and_high_are_of_the_first_value(file: str) -> None:
-    made = tables.table(
+    made = table(
         file, ["model"], {"share": "part", "p": "p"}, where="policy == 'top'", title="model",
         names={"model": {"b": "Second", "a": "First"}}, digits=1, before="policy", usual=20,
     )  # fmt: skip
@@ -61,11 +71,13 @@ def test_names_choose_and_order_and_low_and_high_are_of_the_first_value(file: st
         "| Second | top 0.1 [0.1, 0.2] | top 0.0 |",
         "| First | top 0.2 [0.1, 0.3] (n = 19) | top 0.2 (n = 19) |",
     ]
+    words = table(file, ["model"], {"share": ""}, where="model == 'b'", before="policy", words={"top": "yes"})
+    assert "| b | yes 0.10 [0.05, 0.20] |" in words
 
 
 def test_rows_of_one_name_are_averaged_with_students_interval(file: str) -> None:
     value, low, high = mean_interval([1.0, 2.0])
-    made = tables.table(file, ["model"], {"lost": ""}, where="model == 'seeds'")
+    made = table(file, ["model"], {"lost": ""}, where="model == 'seeds'")
     assert made.splitlines()[2] == f"| seeds | {value:.2f} [{low:.2f}, {high:.2f}] |".replace("-", "−")
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
-from sinkscope.cli.options import argument, option
+from sinkscope.cli.options import argument, option, refuse
 from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ _TASK = "where prompts come from; may be repeated; default: word_problems"
 
 
 def inspect(
+    context: typer.Context,
     source: Annotated[str, argument("TRACE|MODEL", _SOURCE)],
     task: Annotated[list[str] | None, option("TASK", _TASK)] = None,
     limit: Annotated[int, option("N", "prompts, over all tasks")] = 64,
@@ -42,10 +46,15 @@ def inspect(
     from sinkscope.trace.trace import Trace
     from sinkscope.verdicts import wording
 
+    whole("--looks", looks, 1)
     if out is not None:
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
     if source.endswith((".zarr.zip", ".partial")):
+        refuse(
+            context, "is not for a trace, whose prompts and steps are there: leave it out",
+            "task", "limit", "decoding", "length", "steps",
+        )  # fmt: skip
         trace = Trace.open(Path(source))
         model = load_model_of(trace, device, dtype, revision)
         run, labels = run_of_trace(model, trace), None

@@ -25,7 +25,7 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.trace.capture import Capture, Frame
+from sinkscope.trace.capture import Capture, Frame, as_capture
 from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
 
@@ -45,7 +45,7 @@ def generate(
     decoding: Decoding | None = None,
     *,
     policy: Policy | str | None = None,
-    capture: Capture | bool | None = None,
+    capture: Capture | bool | str | None = None,
     seed: int | list[int] | None = None,
     attention_mask: Any = None,
     out: str | os.PathLike[str] | None = None,
@@ -64,7 +64,7 @@ def generate(
             ids [B, P] used as they are. For image decoding the ids hold the whole sequence, image slots masked.
         decoding: None: the default of the model's family, with `options` such as length=64.
         policy: which keys the heads may not use; a policy or its text.
-        capture: what to record; True: the usual, `Capture()`; None: nothing.
+        capture: what to record; True: the usual, `Capture()`, also as text such as "maps" or "heads,every=4"; None: nothing.
         seed: a number for the official single random stream over the batch, or one per row; each row then has its own
             stream and equals its run alone.
         attention_mask: [B, P], 0 in padding: on the left; of block diffusion and A2D models on the right.
@@ -86,19 +86,19 @@ def generate(
     decoding = _decoding(model, decoding, options)
     model = model.mode(decoding.causal)
     policy = None if policy is None else as_policy(policy)
-    capture = Capture() if capture is True else capture or None
+    recorded = as_capture(capture)
     rule = None
     if reuse is not None:
         from sinkscope.reuse.acting import acting  # without a rule nothing of it is needed
 
-        rule = acting(reuse, model, decoding, policy, capture)
+        rule = acting(reuse, model, decoding, policy, recorded)
     batch = encode(model, prompts, attention_mask)
     layout = decoding.laid_out(model, batch.ids, batch.real)
     batch = batch if layout is None else PromptBatch(*layout)
     plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, rule)
     recorder, groups = None, []
-    if capture is not None or out is not None:
-        recorder = _recorder(plan, capture or Capture(), policy, rule, out, overwrite)
+    if recorded is not None or out is not None:
+        recorder = _recorder(plan, recorded or Capture(), policy, rule, out, overwrite)
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():

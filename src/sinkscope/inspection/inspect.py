@@ -13,7 +13,7 @@ import torch
 from sinkscope.base.errors import InputError
 from sinkscope.decoding import decoding_from_json
 from sinkscope.generation.run import Run
-from sinkscope.inspection.survey import probe_names, survey, survey_table, void_flags
+from sinkscope.inspection.survey import TUNED, probe_names, survey, survey_table, void_flags
 from sinkscope.inspection.tuned_lens import tuned_lens
 from sinkscope.models.model import Model
 from sinkscope.trace.trace import Trace
@@ -67,7 +67,7 @@ def inspect_run(
     lens = tuned_lens(model, rows_of(run, range(fitted))) if tuned and rows >= 3 * fitted else None
     parts = survey(model, run, None, steps, labels, lens, progress)
     for part in parts[: 0 if lens is None else fitted]:  # what a lens was fitted on it must not be judged by
-        read = [name for name in part if name.startswith("tuned lens/")]
+        read = [name for name in part if name.section == TUNED]
         part.update({name: np.full_like(part[name], np.nan) for name in read})
     table, void = survey_table(parts), void_flags(model, run)
     verdicts = held(measures_of(table, void, model.source), probe_names())

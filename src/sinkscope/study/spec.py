@@ -339,6 +339,7 @@ def changed(
                 _put(section, kind, task)
             section |= {key: value for key, value in other.get(kind, {}).items() if value is not None}
         given[kind] = [section for section in listed if not models or section.get("models") != []]
+    given["data"] = {**given.get("data", {}), **(data or {})}
     study = from_data(given, str(name))
     if not study.models:
         raise InputError(
@@ -348,7 +349,7 @@ def changed(
     if dtype is not None:
         cast = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
         study = dataclasses.replace(study, models=cast)
-    return dataclasses.replace(study, data={**study.data, **(data or {})})
+    return study
 
 
 def _put(section: dict[str, Any], kind: str, task: str) -> None:
@@ -356,8 +357,9 @@ def _put(section: dict[str, Any], kind: str, task: str) -> None:
     from sinkscope.tasks import registry
     from sinkscope.tasks.reading import ReadTask
 
-    read = isinstance(registry.get(task), ReadTask)
-    if not read or kind == "evaluate" or task.partition(":")[0] == "text":
+    # Some tasks have a wording for each family; whether one is read is the same in all.
+    read = isinstance(registry.get(task, "causal"), ReadTask)
+    if not read or kind == "evaluate" or registry.base_and_scheme(task)[0] == "text":
         section["task"] = task
         if read:
             section.pop("decodings", None)
@@ -466,7 +468,7 @@ def check_names(study: Study) -> None:
     for grid in study.grids:
         asked = [(one, "family", families) for one in grid.families]
         asked += [
-            (str(one).partition(":")[0], "task", tasks)
+            (registry.base_and_scheme(str(one))[0], "task", tasks)
             for one in grid.tasks
             if not registry.is_file(str(one))
         ]
@@ -477,6 +479,9 @@ def check_names(study: Study) -> None:
             parse_policy(text)
         for text in grid.reuse:
             parse_reuse(text)
+    for name in study.data:
+        if name not in tasks:
+            raise InputError(f"data is given for an unknown task {name!r}: {nearest(name, tasks)}")
     for traced in study.trace:
         _make(Capture, traced.capture, "capture")
     for name, by_family in study.decodings.items():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import SinkscopeError
 from sinkscope.decoding import Decoding, decoding_from_options
 from sinkscope.decoding.base import kinds
@@ -75,6 +76,10 @@ class WorkerSettings:
     memory: int = 0
     modules: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            whole("workers", self.workers, 1)
 
 
 AT_HAND: dict[tuple[StudyModel, str], Model] = {}

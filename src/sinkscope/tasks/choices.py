@@ -72,7 +72,7 @@ class ChoiceTask(ReadTask):
         """The first questions, or all."""
         if self.data is None and self.name != "blimp":
             raise InputError(
-                f"{self.name} does not come with sinkscope: {FIELDS} as data=PATH (--data PATH); docs/english.md says where one "
+                f"{self.name} does not come with sinkscope: {FIELDS} as data=PATH (--data PATH); docs/tasks.md says where one "
                 "can be had"
             )
         return (shipped() if self.data is None else read_choices(self.data))[:limit]

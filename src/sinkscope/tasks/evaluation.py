@@ -36,6 +36,7 @@ class Record:
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
+        broke: True where the task's own grading broke on the answer.
         nll: nats per token, for tasks that measure likelihood; nats: of every scored token. `passed` says nothing there.
     """
 

@@ -74,7 +74,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str = "",
         policy: str | None = None,
         device: str | None = None,
         dtype: str = "auto",
@@ -87,6 +87,10 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         **decoding: Any,
     ) -> None:
         super().__init__()
+        if not pretrained:
+            raise InputError(
+                "which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id"
+            )
         rule = parse_policy(str(policy or "none").replace(";", ","))
         approximate = parse_reuse(str(reuse or "none").replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)

@@ -87,10 +87,11 @@ def rows(
     ticks: Mapping[float, str] | None = None,
     log: bool = False,
     border: float | None = None,
+    row: int = ROW,
 ) -> Markup:
-    """One row for each name, values with their intervals along it. border: a value that a dashed line marks."""
+    """One row for each name, values with their intervals along it. border: a value that a dashed line marks; row: its height."""
     with style():
-        figure, axes = _sheet(ROW * len(names) + 40, series)
+        figure, axes = _sheet(row * len(names) + 32, series)
         if border is not None:
             axes.axvline(border, color=PAPER["soft"], linestyle="--", linewidth=1)
         axes.set(xlabel=label, xscale="log" if log else "linear")

@@ -9,8 +9,9 @@ bubblewrap, else Landlock with a system-call filter. On both: no network, a read
 folder of limited size, limits on time, memory, processes and files, and no process that outlives it. Nothing is
 forked from the calling process, which may hold a model.
 
-The checks run in a process of their own, the judge, which asks the program for values and alone can tell the verdict; exit codes
-and printed text count for nothing. docs/tasks.md says what crosses between the two, and what this does not exclude.
+The checks run in a process of their own, the judge, which asks the program for values and alone can tell the verdict;
+exit codes and printed text count for nothing. docs/sandbox.md says what crosses between the two, and what this does not
+exclude.
 """
 
 from __future__ import annotations
