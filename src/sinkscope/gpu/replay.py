@@ -62,16 +62,12 @@ class Replays:
             asked = replace(request, ids=inputs) if fixed is None else fixed.placed(request, inputs)
             return self._computed(asked, captured)
 
-        through = getattr(request.through, "__self__", None)
-        roots = [
-            root
-            for root in (engine.policy, engine.recorder, through, getattr(fixed, "memory", None))
-            if root is not None
-        ]
+        owner, own = getattr(request.through, "__self__", None), {"real": engine.real}
+        states = engine.policy, engine.recorder, owner, getattr(fixed, "memory", None), own
+        roots = [root for root in states if root is not None]
         warm_ups = 1 if engine.policy is None and fixed is None else 2
         inputs = request.ids if fixed is None else fixed.inputs(request)
-        own = {"real": engine.real}
-        result, repeated = self._graphs.run(inputs, key, forward, [*roots, own], warm_ups)
+        result, repeated = self._graphs.run(inputs, key, forward, roots, warm_ups)
         engine.real, engine.account = own["real"], result.account
         engine.deliver(result.recorded, request, repeated)
         return result.output
