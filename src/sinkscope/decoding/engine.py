@@ -94,6 +94,18 @@ class Engine:
             self._read(request)
         return self.run(request)
 
+    def forward_while(self, going: Callable[[], bool] | None, request: Request) -> Tensor | None:
+        """The forward, if any row goes on; None: none does.
+
+        A GPU is asked that (see `asked`) while it runs the forward, which then is one too many and counts for nothing: that is
+        cheaper than letting it wait for the host in every step.
+        """
+        late = request.ids.is_cuda
+        if going is not None and not late and not going():
+            return None
+        output = self.forward(request)
+        return None if going is not None and late and not going() else output
+
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
         output, recorded = self.compute(request)
