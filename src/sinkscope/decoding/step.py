@@ -163,7 +163,6 @@ class Step:
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
         fresh: Bool [B, S]: the columns whose keys and values were computed in this step, in all layers; None: all.
-        error: Float64 [B]: KL of the predictions to exact ones, where a shadow measures it.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
@@ -180,7 +179,6 @@ class Step:
     everywhere: Callable[[], tuple[Tensor, Tensor]] | None = None
     kind: str = "denoise"
     fresh: Tensor | None = None
-    error: Tensor | None = None
 
 
 @dataclass(frozen=True)
