@@ -336,7 +336,8 @@ def test_the_default_decodings_and_text_forms() -> None:
         (lambda: ss.Bd3lmDecoding(stochastic=1), "stochastic should be"),
         (lambda: ss.DiffusionGemmaDecoding(t_min=0.5, t_max=0.5), "above t_min"),
         (lambda: ss.DiffusionGemmaDecoding(entropy_bound=0), "entropy_bound"),
-        (lambda: ss.DiffusionGemmaDecoding(stability_threshold=None), "go together"),
+        (lambda: ss.DiffusionGemmaDecoding(entropy_bound=None), "entropy_bound"),
+        (lambda: ss.DiffusionGemmaDecoding(steps=None), "steps"),
         (lambda: ss.DiffusionGemmaDecoding(eos="end"), "eos should be"),
     ],
 )
@@ -414,3 +415,31 @@ def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
     table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
     one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
     assert table.equals(one)
+
+
+def test_what_is_none_is_switched_off_as_officially() -> None:
+    """Against transformers' own loop: no temperature, no early stop."""
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 14)[None]
+    assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
+    assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
+    network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
+    for options in (
+        {"t_max": None},
+        {"stability_threshold": None},
+        {"t_min": None, "confidence_threshold": None},
+    ):
+        run = ss.generate(
+            model,
+            ids,
+            ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options),
+            seed=5,
+        )
+        torch.manual_seed(5)
+        theirs = network.generate(
+            ids, max_new_tokens=8, max_denoising_steps=3, sampler_config=EntropyBoundSamplerConfig(entropy_bound=2.0),
+            eos_token_id=None, pad_token_id=None, **options,
+        )  # fmt: skip
+        found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
+        assert torch.equal(run.output, found)
