@@ -443,3 +443,21 @@ def test_what_is_none_is_switched_off_as_officially() -> None:
         )  # fmt: skip
         found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
         assert torch.equal(run.output, found)
+
+
+def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:
+    """Also where one stream draws for the batch, and the row waits; a canvas is judged as a block."""
+    name = "gen_c8_s16_stop_adaptive_batch2_seed327.npz"
+    stored, data = golden.arrays("diffusion_gemma", name), recorded("diffusion_gemma", name).trace.dataset
+    decided, starts = data["decided"].values, stored["active_start"]
+    waits = 0
+    for start in np.unique(starts):
+        steps = np.flatnonzero(starts == start)
+        for row in range(2):
+            ended = np.flatnonzero(stored["finished"][steps, row].astype(bool))
+            last = steps[ended[0]] if len(ended) else steps[-1]
+            assert decided[row, last, start : start + 8].all()
+            assert not decided[row, last + 1 : steps[-1] + 1].any()
+            waits += steps[-1] - last
+    assert waits > 0
+    assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))

@@ -214,7 +214,7 @@ class DiffusionGemmaDecoding(Decoding):
                 over = left == 1 or bool((turned.stopped | ~alive).all())
                 after = x.clone()
                 after[:, start:end] = turned.tokens
-                decided = accepted & ~canvas.stopped[:, None]
+                decided = accepted | turned.stopped[:, None]  # of a row's last step all are
                 if over:
                     after, ended = self._finished(after, turned.best, start, ended, ends, model, alive)
                     decided = torch.ones_like(decided)
@@ -225,7 +225,7 @@ class DiffusionGemmaDecoding(Decoding):
                 yield Step(
                     x, after, noise,
                     placed(sure, x, start, float("nan")), placed(tokens, x, start, -1),
-                    placed(decided, x, start, False) & (going if not over else alive)[:, None],
+                    placed(decided, x, start, False) & going[:, None],
                     torch.zeros(len(x), dtype=torch.long), going,
                 )  # fmt: skip
                 x, canvas = after, turned
