@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary, until
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, until
 from sinkscope.decoding.blocks import Blocks, draw, placed
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.parallel import later_option
@@ -122,11 +122,6 @@ class DiffusionGemmaDecoding(Decoding):
         if self.start is not None and len(self.start) != known:
             raise InputError(f"start should be a canvas of {known} ids, got {len(self.start)}")
         return replace(self, canvas=known)
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids must be in the vocabulary."""
-        for number in (*end_ids(self.eos, None), *(self.start or ())):
-            in_vocabulary("an id", number, vocabulary)
 
     @property
     def block(self) -> int:
