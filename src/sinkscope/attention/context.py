@@ -50,6 +50,7 @@ class CallRecorder(Protocol):
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Names of the query classes whose received attention `record` will read in this layer."""
+        return ()
 
     def record(self, call: AttentionCall) -> None:
         """Take note of a call."""

@@ -24,14 +24,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, complain, fill
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
