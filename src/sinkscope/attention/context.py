@@ -57,6 +57,7 @@ class CallRecorder(Protocol):
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Take note of the residual stream [B, Q, width] entering a layer; only called while hooks are set."""
+        return
 
 
 class CallEditor(Protocol):
