@@ -280,7 +280,8 @@ def test_the_default_decodings_and_text_forms() -> None:
         (lambda: ss.Bd3lmDecoding(stochastic=1), "stochastic should be"),
         (lambda: ss.DiffusionGemmaDecoding(t_min=0.5, t_max=0.5), "above t_min"),
         (lambda: ss.DiffusionGemmaDecoding(entropy_bound=0), "entropy_bound"),
-        (lambda: ss.DiffusionGemmaDecoding(stability_threshold=None), "go together"),
+        (lambda: ss.DiffusionGemmaDecoding(entropy_bound=None), "entropy_bound"),
+        (lambda: ss.DiffusionGemmaDecoding(steps=None), "steps"),
         (lambda: ss.DiffusionGemmaDecoding(eos="end"), "eos should be"),
     ],
 )
@@ -358,3 +359,49 @@ def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
     table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
     one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
     assert table.equals(one)
+
+
+def test_what_is_none_is_switched_off_as_officially() -> None:
+    """Against transformers' own loop: no temperature, no early stop."""
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 14)[None]
+    assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
+    assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
+    network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
+    for options in (
+        {"t_max": None},
+        {"stability_threshold": None},
+        {"t_min": None, "confidence_threshold": None},
+    ):
+        run = ss.generate(
+            model,
+            ids,
+            ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options),
+            seed=5,
+        )
+        torch.manual_seed(5)
+        theirs = network.generate(
+            ids, max_new_tokens=8, max_denoising_steps=3, sampler_config=EntropyBoundSamplerConfig(entropy_bound=2.0),
+            eos_token_id=None, pad_token_id=None, **options,
+        )  # fmt: skip
+        found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
+        assert torch.equal(run.output, found)
+
+
+def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:
+    """Also where one stream draws for the batch, and the row waits; a canvas is judged as a block."""
+    name = "gen_c8_s16_stop_adaptive_batch2_seed327.npz"
+    stored, data = golden.arrays("diffusion_gemma", name), recorded("diffusion_gemma", name).trace.dataset
+    decided, starts = data["decided"].values, stored["active_start"]
+    waits = 0
+    for start in np.unique(starts):
+        steps = np.flatnonzero(starts == start)
+        for row in range(2):
+            ended = np.flatnonzero(stored["finished"][steps, row].astype(bool))
+            last = steps[ended[0]] if len(ended) else steps[-1]
+            assert decided[row, last, start : start + 8].all()
+            assert not decided[row, last + 1 : steps[-1] + 1].any()
+            waits += steps[-1] - last
+    assert waits > 0
+    assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))

@@ -274,6 +274,13 @@ def block_step(
     return Step(x, after, masked, seen, candidate, decided, ties * alive.cpu(), alive)
 
 
+def store_step(x: Tensor, after: Tensor, alive: Tensor, mask_id: int) -> Step:
+    """The step in which rows Bool [B] store a finished block; what it wrote are no candidates that were chosen."""
+    nothing, ties = torch.full(x.shape, float("nan"), device=x.device), torch.zeros(len(x), dtype=torch.long)
+    decided, none = (after != x) & (after != mask_id), torch.full_like(x, -1)
+    return Step(x, after, x == mask_id, nothing, none, decided, ties, alive, kind="store")
+
+
 def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:
     """Values [B, n] of the columns from `start` on in a frame of `like` [B, S] that is `empty` elsewhere."""
     frame = torch.full(like.shape, empty, dtype=values.dtype, device=values.device)

@@ -24,7 +24,7 @@ import xarray as xr
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import head_means, is_causal, labels, sample_state, scores_name
+from sinkscope.sinks.dataset import decoding_options, head_means, is_causal, labels, sample_state, scores_name
 from sinkscope.sinks.detection import judged_steps
 from sinkscope.sinks.judging import DISTANCE, Judge
 from sinkscope.sinks.kinds import KINDS
@@ -182,7 +182,7 @@ def _view(
         "scores": scores,
         "kinds": list(KINDS),
         "fates": list(FATES),
-        "block": int(json.loads(data.attrs.get("decoding") or "{}").get("block") or 0),
+        "block": int(decoding_options(data).get("block") or 0),
         "shares": _shares(data),
         **_maps(data, run, chosen),
         **_by_query(data),
