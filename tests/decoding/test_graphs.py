@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.decoding.later_runs import BLOCKS, generate
+from tests.decoding.golden_runs import BLOCKS, generate
 from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
@@ -29,6 +29,7 @@ from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
 from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.models.model import Model
+from sinkscope.tasks.likelihood import denoised
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -363,6 +364,21 @@ def test_rules_of_others_are_told_apart_by_their_values() -> None:
     one, same, other = (State([Foreign(width)]).outline for width in (1, 1, 2))
     assert one == same != other
     assert State([Remembered(torch.ones(2))]).outline != State([Remembered(torch.ones(2))]).outline
+
+
+def test_replays_and_readings_give_their_graphs_back(played: Played) -> None:  # noqa: F811
+    """The second comparison of a shape captures nothing; nor does the second reading, step by step."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    run = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8))
+    for use in (
+        lambda: ss.replay(model, run, "top:1"),
+        lambda: denoised(model, prompt(), 5, 8, None, [1, 2, 3]),
+    ):
+        use()
+        before = played.captured
+        assert before
+        use()
+        assert played.captured == before
 
 
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811

@@ -94,6 +94,18 @@ class Engine:
             self._read(request)
         return self.run(request)
 
+    def forward_while(self, going: Callable[[], bool] | None, request: Request) -> Tensor | None:
+        """The forward, if any row goes on; None: none does.
+
+        A GPU is asked that (see `asked`) while it runs the forward, which then is one too many and counts for nothing: that is
+        cheaper than letting it wait for the host in every step.
+        """
+        late = request.ids.is_cuda
+        if going is not None and not late and not going():
+            return None
+        output = self.forward(request)
+        return None if going is not None and late and not going() else output
+
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
         output, recorded = self.compute(request)
@@ -165,18 +177,9 @@ class Engine:
         if self.recorder is not None:
             queries = self.recorder.begin(request, own, self.model.ids.mask)
         return self.model.context(
-            real,
-            policy=self.policy,
-            recorder=self.recorder,
-            queries=queries,
-            newest=places is not None,
-            block=request.block,
-            causal=request.causal,
-            pattern=request.pattern,
-            soft=request.soft,
-            active=request.active,
-            beside=beside,
-        )
+            real, policy=self.policy, recorder=self.recorder, queries=queries, newest=places is not None, beside=beside,
+            block=request.block, causal=request.causal, pattern=request.pattern, soft=request.soft, active=request.active,
+        )  # fmt: skip
 
     def _of_policy(self, request: Request) -> Forward:
         """What a policy looks at in a forward."""
@@ -188,17 +191,10 @@ class Engine:
             first = state.shape[1] - request.keep
             scored, spared = queries >= first, queries <= first
         return Forward(
-            branches=1 if request.twin is None else 2,
-            least=written - self.padding,
-            active=request.active,
-            step=request.step,
-            tokens=state,
-            masked=masked,
-            scored=scored,
-            prefill=request.kind == "prefill",
-            reading=request.kind == "read" and not request.keep,
-            spared=spared,
-        )
+            branches=1 if request.twin is None else 2, least=written - self.padding, active=request.active,
+            step=request.step, tokens=state, masked=masked, scored=scored, prefill=request.kind == "prefill",
+            reading=request.kind == "read" and not request.keep, spared=spared,
+        )  # fmt: skip
 
     def _read(self, request: Request) -> None:
         """Read a prompt once without the policy, for the scores that it acts by from the prompt on."""

@@ -64,7 +64,7 @@ class PolicyRuntime:
         self._vocabulary = vocabulary
         named = {getattr(rule, "by", None) for rule in self._ruling()}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
-        self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
+        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in self._ruling())
         self._taken = torch.zeros(len(row_keys), dtype=torch.long)  # steps of each row of a block loop
         self._widest = 0  # of the blocks so far
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
@@ -224,18 +224,12 @@ class PolicyRuntime:
         if self.sinks.sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)
             added = self.sinks.sums.share(call, newest)
-        self._layers.append(
-            LayerState(
-                call.layer,
-                raw,
-                None if mask is None else in_force(mask, seen, rows),
-                None if call.kept is None else call.kept[:rows],
-                self._weights(call, rows),
-                mask is not None and mask.band is not None,
-                seen,
-                added,
-            )
+        keys, kept = (
+            None if mask is None else in_force(mask, seen, rows),
+            None if call.kept is None else call.kept[:rows],
         )
+        weights, window = self._weights(call, rows), mask is not None and mask.band is not None
+        self._layers.append(LayerState(call.layer, raw, keys, kept, weights, window, seen, added))
 
     def _weights(self, call: AttentionCall, rows: int) -> Tensor:
         """Float [B, 1, Q]: how much each query counts for the share of attention that was masked."""

@@ -85,7 +85,7 @@ def _abouts(cell: Cell) -> tuple[str, str]:
 
 def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     """(part, claim, status) under the planted outcomes."""
-    graded = [cell for cell in cells if cell.kind == "evaluate" and cell.exact]
+    graded = _distinct([cell for cell in cells if cell.kind == "evaluate" and cell.exact])
     models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in graded}
 
     def masks(cell: Cell) -> float:
@@ -107,6 +107,18 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
         for measures in collect(_frames(graded, lost), models):
             part = next(part_of(cell) for cell in graded if measures.about in _abouts(cell))
             yield from ((part, *decided) for decided in _decided(measures, Kind.ACCURACIES))
+
+
+def _distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Of decodings under which the same models are asked the same, the first."""
+    asked: dict[tuple[str, str], set[tuple[str, str, int]]] = defaultdict(set)
+    for cell in cells:
+        asked[_task(cell), cell.decoding_name].add((cell.model.name, cell.policy, len(cell.documents)))
+    first = {(task, frozenset(own)): decoding for (task, decoding), own in reversed(asked.items())}
+    return [
+        cell for cell in cells
+        if first[_task(cell), frozenset(asked[_task(cell), cell.decoding_name])] == cell.decoding_name
+    ]  # fmt: skip
 
 
 def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:

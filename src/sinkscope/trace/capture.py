@@ -155,17 +155,10 @@ class Frame:
     def sizes(self) -> dict[str, int]:
         """Dimension → length."""
         return {
-            "sample": self.rows,
-            "step": self.steps,
-            "layer": len(self.layers),
-            "head": len(self.heads),
-            "kv_head": self.kv_heads,
-            "key": self.columns,
-            "query": self.columns,
-            "query_kind": len(QUERY_KINDS),
-            "byte": -(-self.columns // 8),
-            "block": -(-self.columns // (self.block or self.columns)),
-        }
+            "sample": self.rows, "step": self.steps, "layer": len(self.layers), "head": len(self.heads),
+            "kv_head": self.kv_heads, "key": self.columns, "query": self.columns, "query_kind": len(QUERY_KINDS),
+            "byte": -(-self.columns // 8), "block": -(-self.columns // (self.block or self.columns)),
+        }  # fmt: skip
 
     def region(self) -> Array:
         """Int8 [B, S]: codes of REGIONS."""

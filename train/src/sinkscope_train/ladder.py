@@ -31,7 +31,7 @@ LOST = {GRADED: 1, "nll": -1}
 UNITS = {GRADED: "accuracy", "nll": "nats per token"}
 PROFILE = {
     "sinks per head": "sinks",
-    "heads without": "heads_without",
+    "heads without a sink": "heads_without",
     "on the first 4 positions": "on_first",
     "absorbed": "absorbed",
     "main sink of a head: share": "main_sink",
