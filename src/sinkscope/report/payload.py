@@ -30,7 +30,7 @@ from sinkscope.sinks.judging import DISTANCE, Judge
 from sinkscope.sinks.kinds import KINDS
 from sinkscope.sinks.residence import FATES
 from sinkscope.sinks.scan import Scan, scans
-from sinkscope.trace.capture import RANDOM_KINDS
+from sinkscope.sinks.split import CONTROLS
 
 Array = npt.NDArray[Any]
 
@@ -246,7 +246,7 @@ def _by_query(data: xr.Dataset) -> dict[str, Any]:
     """
     if "received_by" not in data:
         return {}
-    kinds = [str(kind) for kind in labels(data, "query_kind") if kind not in RANDOM_KINDS]
+    kinds = [str(kind) for kind in labels(data, "query_kind") if kind not in CONTROLS]
     scores = data["received_by"].isel(sample=0, query_kind=slice(0, len(kinds)))
     if "head" in scores.dims:
         scores = scores.mean("head")
