@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
+from tests.decoding.ragged import check
 from tests.helpers import golden
 from tests.helpers.repeated import Played, played  # noqa: F401
 
@@ -190,49 +190,12 @@ ROWS = [
     for name, decoding in many.items()
     for policy in (None, "top:2", "random(top:1)", "first:1")
 ]
-SEEDS, LENGTHS = [5, 6, 7], [13, 8, 13]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "decoding", "policy"), ROWS)
 def test_a_row_equals_its_run_alone(family: str, decoding: Any, policy: str | None) -> None:
-    model = golden.model(family)
-    draw = torch.Generator().manual_seed(2)
-    rows = [torch.randint(3, 180, (length,), generator=draw).tolist() for length in LENGTHS]
-    batch = generate_rows(model, rows, decoding, SEEDS, policy)
-    for row, (prompt, seed) in enumerate(zip(rows, SEEDS, strict=True)):
-        alone = ss.generate(model, [prompt], decoding, seed=[seed], policy=policy, capture=ss.Capture())
-        assert batch.answers[row] == alone.answers[0], f"row {row}"
-        assert batch.forwards[row] == alone.forwards[0], f"row {row}"
-        if policy is not None:
-            torch.testing.assert_close(batch.hidden_share[row], alone.hidden_share[0], atol=1e-6, rtol=1e-5)
-        one, two = batch.trace.dataset.isel(sample=row), alone.trace.dataset.isel(sample=0)
-        places = one["position"].values >= 0
-        taken, own = (one["tokens"].values[:, places] >= 0).any(-1), two["position"].values >= 0
-        mine = (two["tokens"].values[:, own] >= 0).any(-1)
-        for variable in ("tokens", "received", "confidence", "decided"):
-            ours = one[variable].values[taken][..., places]
-            theirs = two[variable].values[mine][..., own]
-            width = min(ours.shape[-1], theirs.shape[-1])
-            np.testing.assert_allclose(
-                ours[..., :width], theirs[..., :width], atol=1e-4, rtol=1e-4, err_msg=variable
-            )
-
-
-def generate_rows(
-    model: Any, rows: Sequence[list[int]], decoding: Any, seeds: list[int], policy: Any
-) -> ss.Run:
-    """Rows of unequal length in one call, padded on the left where the family has it so."""
-    causal_mode = model.mode(causal=decoding.causal)
-    given: dict[str, Any] = {"prompts": list(rows)}
-    if causal_mode.spec.padding == "left":
-        widest = max(map(len, rows))
-        given["prompts"] = torch.tensor([[0] * (widest - len(row)) + row for row in rows])
-        given["attention_mask"] = (
-            torch.arange(widest) >= widest - torch.tensor([len(row) for row in rows])[:, None]
-        )
-    model = causal_mode if decoding.causal else model
-    return ss.generate(model, decoding=decoding, seed=seeds, policy=policy, capture=ss.Capture(), **given)
+    check(family, decoding, close=1e-4, policy=policy, capture=ss.Capture())
 
 
 @pytest.mark.slow
