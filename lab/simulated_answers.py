@@ -83,7 +83,7 @@ def record(
     index: int, document: str, score: float, run: PolicyRun, nats: bool, settings: dict[str, Any], rng: Rng
 ) -> Record:
     """An answer, or a text that was read."""
-    masked = dict.fromkeys(("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"))
+    masked: dict[str, Any] = dict.fromkeys(("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"))
     if settings["policy"]:
         shares = zip(masked, (run.removed, run.hits, run.strongest, run.sinks_removed), strict=True)
         masked = {name: float(share * rng.gamma(SPREAD**-2, SPREAD**2)) for name, share in shares}

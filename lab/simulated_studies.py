@@ -144,12 +144,13 @@ def reaching(simulation: Simulation) -> Simulation:
 
 def through(simulation: Simulation, change: Callable[[Study], Study]) -> Simulation:
     """Every truth with its studies changed."""
+
+    def sized(planted: Callable[[float], Study]) -> Callable[[float], Study]:
+        return lambda size: change(planted(size))
+
     return Simulation(
         tuple(null._replace(study=change(null.study)) for null in simulation.nulls),
-        tuple(
-            effect._replace(study=lambda x, planted=effect.study: change(planted(x)))
-            for effect in simulation.effects
-        ),
+        tuple(effect._replace(study=sized(effect.study)) for effect in simulation.effects),
     )
 
 
