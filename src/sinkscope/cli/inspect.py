@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sinkscope.inspection.inspect import Inspection
     from sinkscope.models.model import Model
 
-_SOURCE = "a trace of several prompts, an organism, a hub id, or a folder"
+_SOURCE = "a trace of several prompts, or a model: a folder, a hub id, an organism"
 _TASK = "where prompts come from; may be repeated; default: word_problems"
 
 

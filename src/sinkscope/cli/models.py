@@ -36,19 +36,19 @@ def models(
     resolve_device(device)
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
-    known = facts(checkpoint)
+    described = facts(checkpoint)
     if not json:
-        show_pairs(known, checkpoint.source)
+        show_pairs(described, checkpoint.source)
     if not check:
         if json:
-            show_json({"source": checkpoint.source, **known})
+            show_json({"source": checkpoint.source, **described})
         return
     with working(f"loading and checking {source}"):
         model = load(source, device, dtype, revision)
         result = model.check()
     if json:
         findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
-        show_json({"source": checkpoint.source, **known, "check": findings})
+        show_json({"source": checkpoint.source, **described, "check": findings})
     else:
         rows = [
             (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")

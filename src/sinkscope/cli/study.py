@@ -78,14 +78,14 @@ def study(
     if left_out:
         say(left_out, stderr=True)
     out = out or Path(f"study-{wanted.name}")
-    given = pairs(option_ or (), "--option")
+    executor_options = pairs(option_ or (), "--option")
     if plan:
-        show_plan(wanted, WorkerSettings(out, device, workers, options=given), out, json)
+        show_plan(wanted, WorkerSettings(out, device, workers, options=executor_options), out, json)
         return
     runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")
-    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, given, not no_report)
+    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, executor_options, not no_report)
     from sinkscope.cli.study_outcome import outcome_data, outcome_lines
 
     if json:
@@ -284,12 +284,12 @@ def plan_lines(cost: StudyEstimate) -> list[str]:
     from sinkscope.cli.output import duration
 
     def row(name: str, lines: Sequence[Line]) -> list[str]:
-        known = [line.seconds for line in lines if line.seconds is not None]
+        seconds = [line.seconds for line in lines if line.seconds is not None]
         sums: dict[str, Any] = {
             key: sum(getattr(line, key) for line in lines)
             for key in ("cells", "answers", "forwards", "storage")
         }
-        time = duration(sum(known)) if len(known) == len(lines) else "not known"
+        time = duration(sum(seconds)) if len(seconds) == len(lines) else "not known"
         return [
             name,
             str(sums["cells"]),

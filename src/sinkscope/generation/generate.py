@@ -101,8 +101,8 @@ def generate(
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
-                own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-                groups.append(plan.start(rows, own, None if rule is None else rule.wrap))
+                rows_recorder = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
+                groups.append(plan.start(rows, rows_recorder, None if rule is None else rule.wrap))
             driven = _drive(plan, groups, recorder, progress)
     except BaseException:
         if recorder is not None:
