@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -281,37 +281,15 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
 def plan_lines(cost: StudyEstimate) -> list[str]:
     """The cost of each model and of all, aligned."""
     from sinkscope.base.text import aligned
-    from sinkscope.cli.output import duration
+    from sinkscope.cli.output import duration, size
 
     def row(name: str, lines: Sequence[Line]) -> list[str]:
         seconds = [line.seconds for line in lines if line.seconds is not None]
-        sums: dict[str, Any] = {
-            key: sum(getattr(line, key) for line in lines)
-            for key in ("cells", "answers", "forwards", "storage")
-        }
+        counts = (sum(getattr(line, key) for line in lines) for key in ("cells", "answers", "forwards"))
         time = duration(sum(seconds)) if len(seconds) == len(lines) else "not known"
-        return [
-            name,
-            str(sums["cells"]),
-            f"{sums['answers']:,}",
-            f"{sums['forwards']:,}",
-            size(sums["storage"]),
-            time,
-        ]
+        return [name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in lines)), time]
 
     rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
     rows += [row(line.model, [line]) for line in cost.lines]
     workers = f", {cost.workers} workers" if cost.speeds else ""
     return [f"study {cost.study.name}{workers}", *aligned([*rows, row("all", cost.lines)])]
-
-
-def size(count: int) -> str:
-    """Bytes for people.
-
-    >>> size(1_500_000)
-    '1.5 MB'
-    """
-    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"
