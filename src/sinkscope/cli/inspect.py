@@ -49,7 +49,7 @@ def inspect(
     from sinkscope.verdicts import wording
 
     whole("--looks", looks, 1)
-    if out is not None:
+    if out is not None:  # now, and not after minutes of computing
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
     if source.endswith((".zarr.zip", ".partial")):

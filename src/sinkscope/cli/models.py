@@ -33,7 +33,7 @@ def models(
         for title, entries in listed.items():
             show_table(tuple(entries[0]), [tuple(entry.values()) for entry in entries], title.capitalize())
         return
-    resolve_device(device)
+    resolve_device(device)  # a wrong name is told before a download
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
     described = facts(checkpoint)

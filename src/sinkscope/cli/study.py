@@ -82,6 +82,7 @@ def study(
     if plan:
         show_plan(wanted, WorkerSettings(out, device, workers, options=executor_options), out, json)
         return
+    # Programs that models write run at the very end; whether they may is asked before the first model is loaded.
     runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")

@@ -221,6 +221,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         raise RuntimeError("a traced run has a trace")
     most = strongest(run.trace)
     shares = {name: getattr(run, name) for name in ACCOUNT}
+    # Rows in which the policy never acted have no share.
     acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
     if json:
         show_json(

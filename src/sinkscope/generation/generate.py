@@ -302,6 +302,7 @@ def _frame(plan: Plan, capture: Capture, approximate: bool) -> Frame:
     shape, prompt = model.shape, batch.ids.shape[1]
     capture.check(model.layers, shape.heads)
     real = torch.ones(len(batch.ids), decoding.columns(prompt), dtype=torch.bool)
+    # Rows that run apart end behind their own answers; those of one batch have their padding before the prompt, or behind it.
     if batch.right and (plan.alone or not model.spec.blocks):
         for row, length in enumerate(batch.lengths):
             real[row, decoding.columns(length) :] = False
