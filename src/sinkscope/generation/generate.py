@@ -102,8 +102,8 @@ def generate(
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
-                own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-                groups.append(plan.start(rows, own, None if rule is None else rule.wrap))
+                rows_recorder = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
+                groups.append(plan.start(rows, rows_recorder, None if rule is None else rule.wrap))
             driven = _drive(plan, groups, recorder, progress)
     except BaseException:
         if recorder is not None:
@@ -300,6 +300,7 @@ def _frame(plan: Plan, capture: Capture, approximate: bool) -> Frame:
     shape, prompt = model.shape, batch.ids.shape[1]
     capture.check(model.layers, shape.heads)
     real = torch.ones(len(batch.ids), decoding.columns(prompt), dtype=torch.bool)
+    # Rows that run apart end behind their own answers; those of one batch have their padding before the prompt, or behind it.
     if batch.right and (plan.alone or not model.spec.blocks):
         for row, length in enumerate(batch.lengths):
             real[row, decoding.columns(length) :] = False

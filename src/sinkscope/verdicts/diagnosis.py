@@ -109,8 +109,9 @@ def diagnose(
 
     Questions: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
     intermittent, mixed), "drift", "semantic or positional", "only at the start", of models with learned sinks "sinks without a
-    token", "ARM-like dependency" and "fixed-anchor reliance". Shares are decided by whole 95 % intervals over prompts, so one
-    prompt decides nothing on them; the last two by those of paired losses, against the random control and against 5 points.
+    token", "needs its strongest keys" and "needs its first tokens" (the paper's ARM-like dependency and fixed-anchor
+    reliance). Shares are decided by whole 95 % intervals over prompts, so one prompt decides nothing on them;
+    the last two by those of paired losses, against the random control and against 5 points.
     Limits: the thresholds are conventions.
 
     >>> found = ss.diagnose(trace)
