@@ -156,12 +156,9 @@ FEW, MOST = torch.zeros(1, 1, S, dtype=torch.bool), torch.ones(1, 1, S, dtype=to
 FEW[..., [0, 7, 900]] = True
 MOST[..., ::50] = False
 TAKEN = {
-    "nothing": None,
-    "few columns": KeyMask(FEW),
-    "most columns": KeyMask(MOST),
-    "a window": KeyMask(None, Band(32, first=4)),
+    "nothing": None, "few columns": KeyMask(FEW), "most columns": KeyMask(MOST), "a window": KeyMask(None, Band(32, first=4)),
     "a window and columns": KeyMask(FEW, Band(32)),
-}
+}  # fmt: skip
 
 
 LIMIT = S * S // 4

@@ -106,11 +106,8 @@ def test_hiding_no_key_is_plain_bit_for_bit(family: str) -> None:
     ids = golden.tensor(family, "forward_T49.npz", "input_ids")
     plain, maps = model.logits(ids), model.attention(ids)
     nothing = (
-        ss.MaskKeys({}),
-        ss.MaskKeys({1: []}),
-        ss.Window(10**6),
-        ss.MaskKeys({}) & ss.MaskKeys({0: []}),
-    )
+        ss.MaskKeys({}), ss.MaskKeys({1: []}), ss.Window(10**6), ss.MaskKeys({}) & ss.MaskKeys({0: []}),
+    )  # fmt: skip
     for policy in nothing:
         assert torch.equal(model.logits(ids, policy=policy), plain), policy
         assert torch.equal(model.attention(ids, policy=policy), maps), policy

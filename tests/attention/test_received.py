@@ -78,12 +78,9 @@ def test_tiles_are_the_dense_reference(case: Case) -> None:
     whole = tiled_mass(Scores(q, k, visibility, scale, taken), lse, weights)
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
-        received(Scores(q, k, visibility, scale, taken), lse, case.weights()),
-        dense_received(attention, visibility, weights),
-        atol=1e-5,
-        rtol=1e-5,
-        equal_nan=True,
-    )
+        received(Scores(q, k, visibility, scale, taken), lse, case.weights()), dense_received(attention, visibility, weights),
+        atol=1e-5, rtol=1e-5, equal_nan=True,
+    )  # fmt: skip
 
 
 @given(cases())

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from tests.decoding.later_runs import BLOCKS, generate
+from tests.decoding.golden_runs import BLOCKS, generate
 from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 

@@ -112,17 +112,15 @@ def arrays(run: Any) -> dict[str, str]:
 
 def fixtures() -> Iterator[tuple[str, Callable[..., Any]]]:
     """(family, how it is run): the first text generation of every golden checkpoint, and of each loop where it has several."""
-    from tests.decoding import golden_runs, later_runs, test_newest
+    from tests.decoding.golden_runs import generate
     from tests.helpers import golden
 
-    sets = (golden.FAMILIES, golden_runs), (golden.LATER, later_runs), (golden.NEWEST, test_newest)
-    for families, runs in sets:
-        for family in families:
-            loops: dict[str, str] = {}
-            for name, about in golden.manifest(family)["generate"].items():
-                loops.setdefault(about["loop"] if runs is test_newest else family, name)
-            for loop, name in loops.items():
-                yield loop, functools.partial(runs.generate, family, name)
+    for family in (*golden.FAMILIES, *golden.LATER, *golden.NEWEST):
+        loops: dict[str, str] = {}
+        for name, about in golden.manifest(family)["generate"].items():
+            loops.setdefault(about["loop"] if family in golden.NEWEST else family, name)
+        for loop, name in loops.items():
+            yield loop, functools.partial(generate, family, name)
 
 
 def tried(run: Callable[[], dict[str, str]]) -> dict[str, str]:

@@ -57,13 +57,8 @@ def compare(model: Model, policy: str, batch: str, length: int) -> dict[str, flo
 
     def run() -> ss.Run:
         return ss.generate(
-            model,
-            ids,
-            ss.GreedyDecoding(length, eos=None),
-            policy=policy,
-            capture=ss.Capture(by_query=True),
-            **options,
-        )
+            model, ids, ss.GreedyDecoding(length, eos=None), policy=policy, capture=ss.Capture(by_query=True), **options,
+        )  # fmt: skip
 
     static = run()
     with growing():

@@ -201,13 +201,8 @@ def test_an_interrupted_generation_leaves_the_model_as_it_was(
 
     with pytest.raises(error):
         ss.generate(
-            model,
-            ids,
-            DECODINGS[family],
-            policy=ss.MaskTop(2),
-            capture=ss.Capture(anatomy=True),
-            progress=stop,
-        )
+            model, ids, DECODINGS[family], policy=ss.MaskTop(2), capture=ss.Capture(anatomy=True), progress=stop,
+        )  # fmt: skip
     assert torch.equal(model.logits(ids), before)
 
 

@@ -149,14 +149,11 @@ DENSE = [*SETTINGS[:12:3], *SETTINGS[2:12:3], SETTINGS[12]]
 PAIRS = [
     # Every setting and every policy in `make test`, every pair of them in `make soak`.
     pytest.param(
-        setting,
-        policy,
-        id=f"{setting}-{policy}",
-        marks=pytest.mark.soak if (n + n // 4 + m) % 4 else pytest.mark.slow,
+        setting, policy, id=f"{setting}-{policy}", marks=pytest.mark.soak if (n + n // 4 + m) % 4 else pytest.mark.slow,
     )
     for n, setting in enumerate(DENSE)
     for m, policy in enumerate(SCORED)
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("setting", "policy"), PAIRS)

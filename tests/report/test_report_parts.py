@@ -46,6 +46,11 @@ def test_plain_strings_cannot_become_markup():
     assert "(100,000 characters)" in spelled("x" * 100_000)
 
 
+def test_a_chart_of_nothing_that_is_known_is_drawn():
+    """As of a model in which no kind of token is known to be a sink."""
+    assert "<svg" in charts.rows(["a", "b"], [Series("", [])], title="nothing", limits=(0.1, 10), log=True)
+
+
 def test_numbers_are_shown_as_they_are():
     row = {
         "policy": "top:1", "accuracy": 0.5, "low": 0.28, "high": 0.72, "difference": -0.5, "difference_low": -0.75,
@@ -358,23 +363,15 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "word_problems", "n": 30}
     asked = {
-        **about,
-        "answer": "undecided",
-        "reason": "no interval",
-        "evidence": "the interval does not decide it",
-    }
+        **about, "answer": "undecided", "reason": "no interval", "evidence": "the interval does not decide it",
+    }  # fmt: skip
     holdings = pd.DataFrame(
         [{**asked, "question": "What kind of sinks are they?", "value": math.nan},
          {**asked, "question": "Is content read there?", "value": 0.345}]
     )  # fmt: skip
     place = {
-        "section": "lens",
-        "measure": "a token due elsewhere",
-        "place": "sinks",
-        "value": 0.345,
-        "low": 0.1,
-        "high": 0.9,
-    }
+        "section": "lens", "measure": "a token due elsewhere", "place": "sinks", "value": 0.345, "low": 0.1, "high": 0.9,
+    }  # fmt: skip
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)

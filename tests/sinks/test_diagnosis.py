@@ -184,12 +184,8 @@ def test_the_sink_table_is_tidy():
     assert len(table) == int(detect(data).sum())
     row = table.iloc[7]
     place = {
-        "sample": row["sample"],
-        "step": row["step"],
-        "layer": row["layer"],
-        "head": row["head"],
-        "key": row["key"],
-    }
+        "sample": row["sample"], "step": row["step"], "layer": row["layer"], "head": row["head"], "key": row["key"],
+    }  # fmt: skip
     assert row["received"] == pytest.approx(float(data["received"].sel(place)))
     assert row["token"] == int(data["tokens"].sel(sample=row["sample"], step=row["step"], key=row["key"]))
     assert table["category"].value_counts().index[0] == "newline"
@@ -213,7 +209,7 @@ def test_the_summary_is_what_its_parts_say():
     found = detect(data)
     heads = data.sizes["layer"] * data.sizes["head"] * data.sizes["step"] * data.sizes["sample"]
     assert table.loc["sinks per head", "value"] == pytest.approx(int(found.sum()) / heads)
-    assert table.loc["heads without", "value"] == pytest.approx(float((~found.any("key")).mean()))
+    assert table.loc["heads without a sink", "value"] == pytest.approx(float((~found.any("key")).mean()))
     assert table.loc["drains", "value"] == 1.0
     assert table.loc["newline: frequency", "value"] > 0.9
     assert table.loc["newline: enrichment", "low"] > 2

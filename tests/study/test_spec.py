@@ -47,13 +47,8 @@ def test_the_default_study_is_the_one_described() -> None:
         role(policy, causal=False) for policy in diffusion.policies if role(policy, causal=False)
     ]
     papers = {
-        "none",
-        "top:1",
-        "random(top:1)",
-        "random(top:1),match=mass",
-        "top:1,effect=silence",
-        "top:1@model",
-    }
+        "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:1,effect=silence", "top:1@model",
+    }  # fmt: skip
     assert all(papers <= set(grid.policies) for grid in study.evaluate)
     assert study.budget.least >= 16
     for options in study.decodings["short"].values():

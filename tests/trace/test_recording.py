@@ -177,14 +177,8 @@ def test_an_interruption_leaves_the_model_as_it_was(
     try:
         with pytest.raises(kind):
             ss.generate(
-                model,
-                ids,
-                decoding,
-                policy=ss.MaskTop(2),
-                capture=ss.Capture(anatomy=True),
-                **options,
-                **more,
-            )
+                model, ids, decoding, policy=ss.MaskTop(2), capture=ss.Capture(anatomy=True), **options, **more,
+            )  # fmt: skip
     finally:
         if handle is not None:
             handle.remove()

@@ -79,7 +79,7 @@ def test_words() -> None:
     )
     assert (
         evidence(open_)
-        == "60 % (40 to 80) of head-steps have a sink; the interval includes the limit, 0.5 (n = 3)"
+        == "60 % (40 to 80) of heads and steps have a sink; the interval includes the limit, 0.5 (n = 3)"
     )
 
 

@@ -79,10 +79,12 @@ def families() -> dict[str, list[dict[str, str]]]:
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What a checkpoint is, by name, from its config and the headers of its weights."""
+    from sinkscope.models.dry_probe import dry_probe
     from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
 
     family = family_of(checkpoint)
+    dry_probe(checkpoint, family)
     with checkpoint.described():
         config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())

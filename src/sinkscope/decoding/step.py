@@ -127,8 +127,9 @@ class Request:
         Args:
             shifted: what predicts a position is the one before it (position 0: itself).
         """
-        if self.noise is not None:  # all of a canvas is predicted anew
-            return self.noise[:, self.queries], torch.ones_like(self.fed, dtype=torch.bool)
+        if self.noise is not None:  # all of a canvas is predicted anew, and nothing of what is stored
+            scored = torch.full_like(self.fed, self.kind == "denoise", dtype=torch.bool)
+            return self.noise[:, self.queries], scored
         if mask_id is None:
             return None, None
         masked = self.fed == mask_id

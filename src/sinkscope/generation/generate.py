@@ -145,7 +145,7 @@ def _plan(
     if cache is not None and decoding.cached is None:
         raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
     shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
-    kind, learned = model.attention_kind, model.has_learned_sinks
+    kind, learned = decoding.attention_kind(model), model.has_learned_sinks
     checked = None
     if policy is not None:
         checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)

@@ -143,21 +143,44 @@ def pretrained(
     except SinkscopeError:
         raise
     except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
-        if isinstance(error, KeyError) and error.args == (NAME,):
-            raise CheckpointError(
-                f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
-                "not through transformers' attention interface, so it cannot be measured"
-            ) from error
+        refuse_own_attention(error, checkpoint, network_class)
         kind = f", which is quantised with {checkpoint.quantised}," if checkpoint.quantised else ""
         raise CheckpointError(f"{checkpoint.source}{kind} could not be loaded: {one_line(error)}") from error
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
+    _refuse_headless(checkpoint, sorted(report["missing_keys"]))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
     # transformers puts quantised layers where their kernels run.
     loaded: nn.Module = network if checkpoint.quantised else network.to(device)
     return loaded.eval().requires_grad_(False)
+
+
+def refuse_own_attention(error: Exception, checkpoint: Checkpoint, network_class: Any) -> None:
+    """Say what the error means where a network does not have sinkscope's attention in its own list."""
+    if isinstance(error, KeyError) and error.args == (NAME,):
+        raise CheckpointError(
+            f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
+            "not through transformers' attention interface, so it cannot be measured"
+        ) from error
+
+
+HEADLESS = (
+    "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"
+)  # fmt: skip
+"""How transformers' names of networks without a language-model head end; GPT2LMHeadModel has one."""
+
+
+def _refuse_headless(checkpoint: Checkpoint, missing: list[str]) -> None:
+    """Say what is missing where config.json names a network without a language-model head."""
+    listed = checkpoint.config.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    if missing and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
+        raise CheckpointError(
+            f"{checkpoint.source} holds a {name}, which has no language-model head ({len(missing)} tensors of it are missing); "
+            "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
+        )
 
 
 def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
@@ -167,11 +190,17 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = checkpoint.model_type
+    if checkpoint.config.get("is_encoder_decoder"):
+        raise CheckpointError(
+            f"{checkpoint.source}: {kind} is an encoder–decoder; sinkscope measures networks with one stack of self-attention"
+        )
     names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
     if kind not in names:
         known = [*names, "llada", "Dream", "mmada"]
         near = nearest(kind, known)
         hint = near if len(near) < 200 else "see `sinkscope models` for the families"
+        if kind in CONFIG_MAPPING:
+            hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )

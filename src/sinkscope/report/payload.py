@@ -183,6 +183,7 @@ def _view(
         "kinds": list(KINDS),
         "fates": list(FATES),
         "block": int(json.loads(data.attrs.get("decoding") or "{}").get("block") or 0),
+        "shares": _shares(data),
         **_maps(data, run, chosen),
         **_by_query(data),
     }
@@ -225,6 +226,17 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
         found["heads"] = pack_coded(maps)
     found["full"] = {f"{layer}:{head}": pack_coded(maps[layer, head]) for layer, head in chosen}
     return {"maps": found}
+
+
+def _shares(data: xr.Dataset) -> dict[str, Any]:
+    """What was recorded of every head and step without keys, coded [L, H, T]: attention to learned sinks, gates behind it."""
+    names = {"learned_sink": "to the learned sink", "gate": "gate"}
+    shares = {shown: data[name].isel(sample=0) for name, shown in names.items() if name in data}
+    dims = ("layer", "head", "step")
+    return {
+        shown: pack_coded((one if "head" in one.dims else one.expand_dims("head")).transpose(*dims).values)
+        for shown, one in shares.items()
+    }
 
 
 def _by_query(data: xr.Dataset) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from typing import Any
 
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
-from sinkscope.tasks.programs import grade_programs
+from sinkscope.tasks.programs import CodeTask
 from sinkscope.tasks.small_code_parts import FAMILIES, data
-from sinkscope.tasks.task import Document, Mark, cut
+from sinkscope.tasks.task import Document, cut
 
 VERSION = "small_code/1"  # changing any text, code or test changes scores: count up
 
@@ -53,27 +53,21 @@ def program(document: Document, output: str) -> str:
 
 
 @dataclass(frozen=True)
-class SmallCode(GeneratedTask):
+class SmallCode(GeneratedTask, CodeTask):
     """The task."""
 
     name: str = "small_code"
-    runs_code: bool = True
-    sandbox: str = "auto"
     version = VERSION
     draft = staticmethod(draft)
 
-    def grade(self, document: Document, output: str) -> Mark:
-        """Right when the completed function passes all tests."""
-        return self.grade_many([(document, output)])[0]
+    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
+        """The functions that the answers complete."""
+        until = self.scheme.until
+        return [BoundedResult(program(document, cut(output, until))) for document, output in pairs]
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
-        """`grade` for each pair, `workers` programs at a time."""
-        programs = [
-            (BoundedResult(program(document, cut(output, self.scheme.until))), document.extra["tests"])
-            for document, output in pairs
-        ]
-        entry_points = [document.question.removeprefix("def ").partition("(")[0] for document, _ in pairs]
-        return grade_programs(programs, entry_points, self.scheme.timeout, self.sandbox, workers)
+    def tests(self, document: Document) -> tuple[str, str]:
+        """The document's tests, and its function."""
+        return document.extra["tests"], document.question.removeprefix("def ").partition("(")[0]
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> SmallCode:

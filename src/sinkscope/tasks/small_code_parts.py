@@ -142,12 +142,8 @@ def branch(rng: Random) -> ProgramFunction:
 
 def loop(rng: Random) -> ProgramFunction:
     """A running total."""
-    when, arg, start, step = (
-        condition(rng),
-        rng.choice(data()["lists"]),
-        rng.randint(0, 20),
-        rng.randint(1, 9),
-    )
+    when, arg = condition(rng), rng.choice(data()["lists"])
+    start, step = rng.randint(0, 20), rng.randint(1, 9)
     way = _way(rng, "loop", when=when.of("x"), arg=arg, start=start, step=step)
     return ProgramFunction(*way, (arg,), _lists(rng, when.near))
 

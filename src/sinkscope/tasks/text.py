@@ -72,12 +72,9 @@ class TextTask(ReadTask):
         for item in items:
             one = found[item.document.id]
             numbers = {
-                "nll": round(one.nll, 6),
-                "tokens": len(one.values),
-                "nats": [round(value, 5) for value in one.values],
-                "columns": list(one.columns),
-                "vocabulary": model.shape.vocabulary,
-            }
+                "nll": round(one.nll, 6), "tokens": len(one.values), "nats": [round(value, 5) for value in one.values],
+                "columns": list(one.columns), "vocabulary": model.shape.vocabulary,
+            }  # fmt: skip
             output = f"{one.nll:.6f} nats per token"
             records.append(record_of(item, output, one.forwards, one.tokens, policy, one.account, **numbers))
         return records

@@ -74,7 +74,7 @@ def shown(estimate: Estimate, form: Form = "number") -> str:
 
 
 def measured(measure: Measure, estimate: Estimate, of: str = "", unit: str = "") -> str:
-    """A number with its label: "43 % (41 to 46) of head-steps have none". unit: of texts, points are of a token's probability."""
+    """A number with its label: "43 % (41 to 46) of heads and steps have no sink". unit: a text's points are of probability."""
     label = measure.label.format(of)
     if (unit, measure.form) == ("text", "points"):
         label = f"of a token's probability {label}"
