@@ -358,3 +358,18 @@ def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
     table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
     one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
     assert table.equals(one)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cache(cache: bool) -> None:
+    """Nemotron and Fast-dLLM want the prompt's prediction of the first token, whether or not it is kept."""
+    loops = {
+        "nemotron_diffusion": ss.NemotronDecoding(16, 8, 0.9),
+        "fast_dllm_v2": ss.FastDllmDecoding(length=16, block=8, small_block=4, stop=None),
+    }
+    for family, decoding in loops.items():
+        options: dict[str, Any] = {"cache": cache, "seed": 1}
+        plain = ss.generate(golden.model(family), torch.arange(16)[None], decoding, **options)
+        run = ss.generate(golden.model(family), torch.arange(16)[None], decoding, capture=True, **options)
+        assert torch.equal(run.states, plain.states)
+        assert ("prefill_received" in run.trace.dataset) == cache
