@@ -247,9 +247,8 @@ class MaskedStep:
         others = self.masked & ~selectable if engine.recorder is not None else None
 
         def positions() -> tuple[Places, Places | None]:
-            return selectable.nonzero(as_tuple=True), None if others is None else others.nonzero(
-                as_tuple=True
-            )
+            rest = None if others is None else others.nonzero(as_tuple=True)
+            return selectable.nonzero(as_tuple=True), rest
 
         self._positions = asked(positions, x.device)
         self._others: Callable[[], tuple[Tensor, Tensor]] | None = None

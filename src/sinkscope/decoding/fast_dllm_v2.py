@@ -22,7 +22,7 @@ from torch import Tensor
 from sinkscope.base.checks import at_least, share, whole
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import DECODINGS, Decoding, in_vocabulary
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw
+from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, store_step
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
@@ -181,12 +181,7 @@ class FastDllmDecoding(Decoding):
             goes_on = alive & ~(ended if not known.alone else (after[:, prompt : end + 1] == stop).any(1))
             if index + 1 < blocks_in_all:
                 self._open(after, end, prompt, goes_on, mask_id)
-            nothing = torch.full(x.shape, float("nan"), device=x.device)
-            decided = (after != x) & (after != mask_id)
-            ties = torch.zeros(len(x), dtype=torch.long)
-            yield Step(
-                x, after, x == mask_id, nothing, torch.full_like(x, -1), decided, ties, alive, kind="store"
-            )
+            yield store_step(x, after, alive, mask_id)
             x, alive = after, goes_on
             if not bool(alive.any()):
                 return

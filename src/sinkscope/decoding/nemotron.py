@@ -30,7 +30,7 @@ from sinkscope.decoding.base import (
     in_vocabulary,
     until,
 )
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, transferred
+from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, store_step, transferred
 from sinkscope.decoding.causal import CausalDecoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.parallel import confident
@@ -199,11 +199,7 @@ class NemotronDecoding(Decoding):
                 after = x
             elif alone:
                 after = torch.where((alive & ~goes_on)[:, None], x, after)
-            nothing = torch.full(x.shape, float("nan"), device=x.device)
-            decided, ties = (after != x) & (after != mask_id), torch.zeros(len(x), dtype=torch.long)
-            yield Step(
-                x, after, x == mask_id, nothing, torch.full_like(x, -1), decided, ties, alive, kind="store"
-            )
+            yield store_step(x, after, alive, mask_id)
             x, alive = after, goes_on
             if not bool(alive.any()):
                 return
