@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -340,6 +340,34 @@ class Foreign:
     """A rule of another package."""
 
     width: int
+
+
+@dataclass(frozen=True)
+class Alternating(ss.FixedRule):
+    """Masks the first and the second key in turns, by what it remembers."""
+
+    word: ClassVar[str] = "alternating"
+
+    @property
+    def most(self) -> int:
+        return 1
+
+    def keys(self, view: Any) -> torch.Tensor:
+        turn = view.recall()
+        turn = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
+        view.remember(turn)
+        return (torch.arange(view.whole.keys) == turn)[None, None]
+
+
+def test_a_rule_of_others_that_remembers_is_not_repeated(
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    options: dict[str, Any] = {"policy": Alternating(), "capture": ss.Capture()}
+    found = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8), **options)
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    equal(ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8), **options), found)
 
 
 class Holder:

@@ -42,7 +42,7 @@ class Engine:
         cached: whether a block loop keeps finished blocks in a KV cache.
         prompts: what the loop may want to know of the whole batch.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
-        account: what the policy did in the last forward.
+        account: what the policy did in the last forward. windowed: it masks all keys outside of a window.
         run: runs a request; wrappers take its place. notes: what they add to a step. releases: how they give back what they hold.
     """
 
@@ -59,6 +59,8 @@ class Engine:
         self.cached, self.prompts = cached, prompts or Prompts()
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
+        # A window asks where its queries stand.
+        self.windowed = policy is not None and any(rule.band() is not None for rule in policy.rules)
         # Looked at once: padding stands on one side and stays.
         self.padding = 0 if real is None else int((~real).sum(1).max())
         self.run: Run = self.plain
@@ -245,9 +247,8 @@ class MaskedStep:
         others = self.masked & ~selectable if engine.recorder is not None else None
 
         def positions() -> tuple[Places, Places | None]:
-            return selectable.nonzero(as_tuple=True), None if others is None else others.nonzero(
-                as_tuple=True
-            )
+            rest = None if others is None else others.nonzero(as_tuple=True)
+            return selectable.nonzero(as_tuple=True), rest
 
         self._positions = asked(positions, x.device)
         self._others: Callable[[], tuple[Tensor, Tensor]] | None = None

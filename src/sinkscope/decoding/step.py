@@ -105,11 +105,8 @@ class Request:
     @property
     def fed(self) -> Tensor:
         """Long [B, Q]: the ids of the queries."""
-        return (
-            self.ids[:, self.queries]
-            if self.places is None
-            else self.ids.index_select(1, self.places.columns)
-        )
+        places = self.places
+        return self.ids[:, self.queries] if places is None else self.ids.index_select(1, places.columns)
 
     def placed(self, columns: Tensor, positions: Tensor, visible: Tensor, written: int) -> Request:
         """The same with queries and keys on the device: see Places."""

@@ -150,7 +150,9 @@ class Replays:
         engine = self._engine
         if request.kind != "prefill" or request.active is not None or request.through is not None:
             return
-        if self._observed_key(request) is not None and engine.model.decodes_statically(request.ids):
+        recorder = engine.recorder
+        steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
+        if steady and not engine.windowed and engine.model.decodes_statically(request.ids):
             self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)
 
 

@@ -242,13 +242,15 @@ class Recorder:
             static["prefill_received"] = self._prefill
         if self.frame.edits:
             static["edited"] = self._edited
-        for name in ("prefill_received", "store_received"):
-            if any(name == kind for recorder, _ in self.groups for kind, _, _ in recorder.between):
-                static[name] = self._blank(self.variables[name])
         for recorder, offset in self.groups:
             for name, start, received in recorder.between:
+                if (
+                    name not in self.variables
+                ):  # a loop without a cache may read its prompt for the first token alone
+                    continue
+                array = static.setdefault(name, self._blank(self.variables[name]))
                 block = (offset + start) // (self.frame.block or 1)
-                here = static[name][:, block] if name == "store_received" else static[name]
+                here = array[:, block] if name == "store_received" else array
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         if self.frame.causal and self.groups:
             static["window"] = np.asarray(self.groups[0][0].windows, dtype=np.int64)
