@@ -1,7 +1,7 @@
 """Which causal types of transformers can be measured: a tiny random network of each is saved, loaded and looked at.
 
-`python -m lab.causal_types` writes the table of docs/models.md between its markers. Types with other inputs than text (images,
-sound) are loaded by their text networks, which are types of their own.
+`python -m lab.causal_types` writes the table of docs/models.md between its markers. Of types with towers for images the whole
+network is saved, and its text network is loaded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ SIZES: dict[str, Any] = {
     "n_layers": 4, "num_attention_heads": 4, "num_heads": 4, "n_head": 4, "n_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "global_head_dim": 8, "swa_head_dim": 8, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "kv_channels": 8,
     "max_position_embeddings": 128, "n_positions": 128, "n_ctx": 128, "rotary_dim": 8,
+    "depth": 2, "image_size": 28, "patch_size": 14, "out_hidden_size": 32, "vision_output_dim": 32, "projector_input_dim": 32,
+    "projector_output_dim": 32, "num_position_embeddings": 4, "deepstack_visual_indexes": [1],
     "encoder_layers": 4, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
     "decoder_layers": 4, "decoder_attention_heads": 4, "decoder_ffn_dim": 48,
     "num_local_experts": 4, "num_experts": 4, "moe_num_experts": 4, "n_routed_experts": 4, "n_shared_experts": 1,
@@ -52,16 +54,55 @@ EXTRA: dict[str, dict[str, Any]] = {
         + ["compressed_sparse_attention", "heavily_compressed_attention"]
     },
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
-    "bailing_hybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "bailing_hybrid": {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+    },
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "cohere_compass_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
-    "zamba2": {"num_hidden_layers": 4, "layer_types": ["mamba", "hybrid"] * 2, "hybrid_layer_ids": [1, 3]},
+    "cohere_compass_text": {
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            layer: {"rope_type": "default", "rope_theta": 10000.0}
+            for layer in ("sliding_attention", "full_attention")
+        },
+    },
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
+    "zamba": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "attention_head_dim": 16,
+        "num_key_value_heads": 4,
+    },
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "n_mamba_heads": 4,
+    },
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 4,
+        "indexer_compress_ratio": 2,
+    },
     "zaya": {"num_experts_per_tok": 1, "num_experts_per_token": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "reformer": {"is_decoder": True},
+    "reformer": {
+        "is_decoder": True,
+        "axial_pos_embds": False,
+        "attention_head_size": 8,
+        "feed_forward_size": 48,
+    },
     "mamba2": {"num_heads": 8, "head_dim": 8},
 }
 """What a type needs besides."""
+OTHER = ("blt", "git", "moshi", "musicgen", "musicgen_melody", "phi4_multimodal")
+"""Types whose networks read bytes, images or sounds."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +118,33 @@ class Outcome:
     generates: str = ""
 
 
+def small(config_class: Any) -> Any:
+    """A config with small sizes."""
+    plain = config_class()
+    names = {*plain.to_dict(), *vars(plain)}
+    sizes = {name: value for name, value in SIZES.items() if name in names}
+    if "kv_lora_rank" in sizes:  # latent attention has a key for every query head
+        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
+    return config_class(**{**sizes, **EXTRA.get(config_class.model_type, {})})
+
+
 def tiny(kind: str) -> Any:
     """A tiny random network of a causal type of transformers; raises whatever transformers raises where none can be made."""
     import transformers
     from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    config_class = CONFIG_MAPPING[kind]
-    if getattr(config_class, "sub_configs", None):
-        raise TypeError("its text network is a type of its own")
+    if kind in OTHER:
+        raise TypeError("it takes other inputs than text")
+    config_class, name = CONFIG_MAPPING[kind], modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
     plain = config_class()
-    names = {*plain.to_dict(), *vars(plain)}
-    sizes = {name: value for name, value in SIZES.items() if name in names}
-    if "kv_lora_rank" in sizes:  # latent attention has a key for every query head
-        sizes["num_key_value_heads"] = sizes["num_attention_heads"]
-    config = config_class(**{**sizes, **EXTRA.get(kind, {})})
-    name = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]
+    parts = [part for part in ("text_config", "vision_config") if getattr(plain, part, None) is not None]
+    if parts:
+        name = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind, name)
+        sizes = {part: small(type(getattr(plain, part))).to_dict() for part in parts}
+        config = config_class(**sizes, **({"audio_config": None} if hasattr(plain, "audio_config") else {}))
+    else:
+        config = small(config_class)
     torch.manual_seed(0)
     network = getattr(transformers, name if isinstance(name, str) else name[0])(config).eval()
     for parameter in network.parameters():  # the defaults' small numbers would make all attention uniform
@@ -133,7 +185,13 @@ def generated(model: ss.Model) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     model.network.set_attn_implementation("eager")
-    options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    options = {
+        "max_new_tokens": 5,
+        "do_sample": False,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+        "forced_eos_token_id": None,
+    }
     theirs = model.network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     if not torch.equal(theirs, run.sequences):
         return "other tokens"
@@ -198,9 +256,9 @@ def said(one: Outcome) -> str:
 def main() -> None:
     """Write the table into the page."""
     warnings.filterwarnings("ignore")
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    made = table()
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{rest.split(END)[1]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

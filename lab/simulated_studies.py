@@ -5,7 +5,7 @@ Claims on accuracies are simulated by document, claims on traces by prompt (one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -96,32 +96,68 @@ def model(
     mask: of MASKED, by family if not told; reached: what the mass-matched control removed, as a share of the mask's.
     """
     policies = {POLICIES[name]: value for name, value in left.items()}
-    for name in ("top", "ten", "whole"):
-        if name in left:
-            policies.setdefault(f"random({POLICIES[name]})", base)
-    if "top" in left:
-        policies.setdefault(POLICIES["mass"], base)
+    for control in controls(left):
+        policies.setdefault(control, base)
     scores = answers(n, base, policies, rng)
     return Measures(
         family, family, guess=guess, runs=masked(scores, MASKED[mask or MASKS.get(family, "llada")], reached)
     )
 
 
-MASKS = {"causal": "causal"}
+MASKS = {"causal": "first"}
+"""Of a family, unless another is told: a mask whose losses may be those of sinks."""
+
+
+def controls(left: Iterable[str]) -> Iterator[str]:
+    """Both controls of every mask that was run."""
+    for name in ("top", "ten", "whole"):
+        if name in left:
+            yield from (f"random({POLICIES[name]})", f"random({POLICIES[name]}){MASS}")
 
 
 def masked(scores: dict[str, dict[str, float]], mask: PolicyRun, reached: float) -> dict[str, PolicyRun]:
-    """Runs of a mask, of its two halves, and of its mass-matched control."""
-    share = {POLICIES["mass"]: reached}
+    """Runs of a mask, of its two halves, and of its mass-matched controls."""
     return {
-        policy: replace(mask, scores=each, removed=mask.removed * share.get(policy, 1.0))
+        policy: replace(mask, scores=each, removed=mask.removed * (reached if policy.endswith(MASS) else 1.0))
         for policy, each in scores.items()
     }
 
 
+MASS = ",match=mass"
+REACHED = {"causal": 0.29 / 0.49, "diffusion": 0.33 / 0.56}
+"""What mass-matched controls of top:1 removed, as a share of what it did: in SmolLM2, and in its diffusion twins."""
+
+
+def reaching(simulation: Simulation) -> Simulation:
+    """The same truths where mass-matched controls reach no more than was measured."""
+
+    def less(measures: Measures) -> Measures:
+        part = REACHED["causal" if measures.family == "causal" else "diffusion"]
+        runs = {
+            policy: replace(run, removed=run.removed * part) if policy.endswith(MASS) else run
+            for policy, run in measures.runs.items()
+        }
+        return replace(measures, runs=runs, others=tuple(map(less, measures.others)))
+
+    return through(simulation, lambda study: lambda n, rng: less(study(n, rng)))
+
+
+def through(simulation: Simulation, change: Callable[[Study], Study]) -> Simulation:
+    """Every truth with its studies changed."""
+
+    def changed(planted: Callable[[float], Study]) -> Callable[[float], Study]:
+        return lambda x: change(planted(x))
+
+    nulls = tuple(null._replace(study=change(null.study)) for null in simulation.nulls)
+    return Simulation(
+        nulls, tuple(effect._replace(study=changed(effect.study)) for effect in simulation.effects)
+    )
+
+
 POLICIES = {
     "top": "top:1", "five": "top:5", "ten": "top:10", "whole": "top:1@model", "control": "random(top:1)",
-    "control_ten": "random(top:10)", "control_whole": "random(top:1@model)", "mass": "random(top:1),match=mass",
+    "control_ten": "random(top:10)", "mass_ten": "random(top:10),match=mass", "mass_whole": "random(top:1@model),match=mass",
+    "control_whole": "random(top:1@model)", "mass": "random(top:1),match=mass",
     "silence": "top:1,effect=silence",
     "sinks": "top:1,epsilon=3",
     "rest": "top:1,epsilon=3,among=others", "control_five": "random(top:5)",
@@ -174,10 +210,13 @@ def guessers(name: str) -> Study:
 
 
 def rivals(name: str) -> Simulation:
-    def both(own: float, causal: float, base: float = 0.9, other: float = 0.95, **more: float) -> Study:
+    mass = "mass" if name == "top" else f"mass_{name}"
+
+    def both(own: float, causal: float, base: float = 0.9, other: float = 0.95, **more: Any) -> Study:
+        lost = {key: other * value if key == mass else value for key, value in more.items()}
         return beside(
-            {"base": base, name: base * own, **more},
-            {"family": "causal", "base": other, name: other * causal},
+            {"base": base, name: base * own},
+            {"family": "causal", "base": other, name: other * causal, **lost},
         )
 
     return Simulation(
@@ -188,6 +227,16 @@ def rivals(name: str) -> Simulation:
             Null("bases of 0.3 and 0.95, both to nothing", both(0.0, 0.0, base=0.3)),
             Null("one loses 5 % more", both(0.75, 0.70)),
             Null("all of .07 above guessing is lost, and .20 of .45", guessers(name), (SUPPORTED,)),
+            Null("the causal model loses all, its strongest sinks missed", both(1.0, 0.0, mask="causal")),
+            Null("it loses all, under keys with as much attention too", both(1.0, 0.0, **{mass: 0.0})),
+            Null(
+                "it loses in proportion to attention, its control removes .95",
+                both(1.0, 0.2, reached=0.95, **{mass: 0.24}),
+            ),
+            Null(
+                "it loses in proportion to attention, its control removes .60",
+                both(1.0, 0.2, reached=0.6, **{mass: 0.52}),
+            ),
         ),
         (
             Effect(lambda x: both(1.0, 1 - x), SUPPORTED, LOSSES, "of the base lost more"),
@@ -196,17 +245,20 @@ def rivals(name: str) -> Simulation:
     )
 
 
-def diffusion(own: float, other: float, bases: tuple[float, float, float] = (0.6, 0.8, 0.85)) -> Study:
+def diffusion(
+    own: float, other: float, bases: tuple[float, float, float] = (0.6, 0.8, 0.85), **more: Any
+) -> Study:
+    """Three diffusion models; more: options of the first."""
     first, *rest = (
         {"family": family, "base": base, "ten": base * left}
         for family, base, left in zip(("mmada", "llada", "dream"), bases, (own, other, other), strict=True)
     )
-    return beside(first, *rest)
+    return beside(first | more, *rest)
 
 
 def causal(**options: Any) -> Study:
-    """A causal model under a mask that hits the strongest sinks, unless told."""
-    return alone(**{"family": "causal", "mask": "first", **options})
+    """A causal model."""
+    return alone(**{"family": "causal", **options})
 
 
 def due(lost: float, **options: float) -> Study:
@@ -225,6 +277,8 @@ DOCUMENTS = {
             Null("nothing is left under top:1", alone(top=0.0, ten=0.0)),
             Null("0.1 is left under top:1, nothing under top:10", alone(top=0.1, ten=0.0), (CONTRADICTED,)),
             Null("0.2 is left under top:1, 0.15 under top:10", alone(top=0.2, ten=0.15)),
+            Null("top:10 loses all, the strongest sinks missed", alone(top=0.9, ten=0.0, mask="missed")),
+            Null("it loses all, under keys with as much attention too", alone(top=0.9, ten=0.0, mass_ten=0.0)),
         ),
         (
             Effect(lambda x: alone(top=0.88, ten=0.88 - x), SUPPORTED, LOSSES, "more"),
@@ -236,6 +290,8 @@ DOCUMENTS = {
             Null("nothing is lost", diffusion(1.0, 1.0)),
             Null("all lose 40 % of what they had", diffusion(0.6, 0.6)),
             Null("all lose everything, from other bases", diffusion(0.0, 0.0, (0.3, 0.8, 0.9))),
+            Null("one loses all, its strongest sinks missed", diffusion(0.0, 1.0, mask="missed")),
+            Null("it loses all, under keys with as much attention too", diffusion(0.0, 1.0, mass_ten=0.0)),
         ),
         (
             Effect(lambda x: diffusion(1 - x, 1.0), SUPPORTED, LOSSES, "of the base lost more"),

@@ -30,6 +30,7 @@ from lab.simulated_studies import (
     Rng,
     Simulation,
     Study,
+    controls,
     masked,
 )  # fmt: skip
 from sinkscope.verdicts import Status
@@ -100,11 +101,8 @@ def read(
     """One model that read n texts: shares of a token's probability that policies leave, by the names of POLICIES; controls of
     masks that were run leave all of it unless told."""
     shares = {POLICIES[name]: share for name, share in left.items()}
-    for name in ("top", "five", "ten", "whole"):
-        if name in left:
-            shares.setdefault(f"random({POLICIES[name]})", 1.0)
-    if "top" in left:
-        shares.setdefault(POLICIES["mass"], 1.0)
+    for control in (*controls(left), *(["random(top:5)"] if "five" in left else [])):
+        shares.setdefault(control, 1.0)
     nats = changes(n, {policy: -math.log(share) for policy, share in shares.items()}, rng)
     base = rng.normal(3.5, 0.5, n)
     names = [f"t{i:04d}" for i in range(n)]
@@ -171,8 +169,10 @@ def robust(name: str, control: str) -> Simulation:
 
 
 def rivals(name: str) -> Simulation:
-    def both(own: float, causal: float) -> tuple[Truth, Truth]:
-        return {name: own}, {"family": "causal", name: causal}
+    mass = "mass" if name == "top" else f"mass_{name}"
+
+    def both(own: float, causal: float, **more: Any) -> tuple[Truth, Truth]:
+        return {name: own}, {"family": "causal", name: causal, **more}
 
     return simulation(
         {
@@ -180,6 +180,12 @@ def rivals(name: str) -> Simulation:
             "both keep 60 %": (None, *both(0.6, 0.6)),
             "one keeps exactly 5 points more": (None, *both(0.7, 0.65)),
             "1 % is left in both": (None, *both(0.01, 0.01)),
+            "the causal model loses all, its strongest sinks missed": (None, *both(1.0, 0.01, mask="causal")),
+            "it loses all, under keys with as much attention too": (None, *both(1.0, 0.01, **{mass: 0.01})),
+            "it loses in proportion to attention, its control removes .95": (
+                None,
+                *both(1.0, 0.3, reached=0.95, **{mass: 0.3**0.95}),
+            ),
         },
         (
             effect(lambda x: both(0.95, 0.95 - x), SUPPORTED, LOST, "lost more"),
@@ -194,7 +200,7 @@ def diffusion(own: float, other: float) -> tuple[Truth, ...]:
 
 
 def causal(left: float, **options: Any) -> Truth:
-    return {"family": "causal", "mask": "first", "top": left, **options}
+    return {"family": "causal", "top": left, **options}
 
 
 def due(left: float, **options: Any) -> Truth:

@@ -15,17 +15,30 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from lab.simulated_studies import BOTH, CONTRADICTED, SUPPORTED, Effect, Null, Rng, Simulation, Study, alone
-from sinkscope.inspection.survey import LABELS, VECTORS, probe_names, probe_rows
+from lab.simulated_answers import recorded
+from lab.simulated_studies import (
+    BOTH,
+    CONTRADICTED,
+    DOCUMENTS,
+    SUPPORTED,
+    Effect,
+    Null,
+    Rng,
+    Simulation,
+    Study,
+    through,
+)
+from lab.simulated_texts import TEXTS
+from sinkscope.inspection.survey import LABEL, LABELS, VECTOR, VECTORS, Name, probe_names, probe_rows
 from sinkscope.sinks.compare import LESS
-from sinkscope.sinks.sink_statistics import sink_statistics
-from sinkscope.sinks.summary_table import table_of
+from sinkscope.sinks.sink_statistics import OTHER_SETTINGS, SETTINGS, sink_statistics
+from sinkscope.sinks.summary_table import settings_table, table_of
 from sinkscope.study.measured import Studied, collect
 from sinkscope.verdicts import Measure
-from sinkscope.verdicts.diagnosis import QUESTIONS, WINDOW, WINDOW_FIRST
+from sinkscope.verdicts.diagnosis import QUESTIONS
 from sinkscope.verdicts.holdings import measures_of
-from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
-from sinkscope.verdicts.questions import CLAIMS, Claim
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
+from sinkscope.verdicts.questions import CLAIMS, Claim, nearby
 
 STEPS, BLOCK, HEADS = 32, 16, 2
 MASK, STRONG = 1, 30.0
@@ -75,7 +88,7 @@ def trace(
     )  # fmt: skip
 
 
-POOL = 600
+POOL = 400
 """Prompts that are traced for each truth; a study draws its prompts from them."""
 
 
@@ -85,11 +98,17 @@ def traced(**options: Any) -> Study:
     @cache
     def pool() -> xr.Dataset:
         data = trace(POOL, np.random.default_rng(0), **options)
-        return sink_statistics(data, parts=("depth", "strength", "dynamics"))
+        parts = ("depth", "strength", "dynamics", SETTINGS)
+        return sink_statistics(data, parts=parts, settings=nearby(OTHER_SETTINGS))
 
     def study(n: int, rng: Rng) -> Measures:
-        table = table_of(pool().isel(sample=np.sort(rng.choice(POOL, n, replace=False))))
-        return Measures("planted", "llada", Kind.TRACES, prompts=n, estimates=estimates_of(table))
+        statistics = pool().isel(sample=np.sort(rng.choice(POOL, n, replace=False)))
+        about = {"model": "m", "cell": "c", "policy": "none", "traces": "planted", "task": "word_problems"}
+        made = {"sinks": table_of(statistics), "thresholds": settings_table(statistics)}
+        (measures,) = collect(
+            {name: table.assign(**about) for name, table in made.items()}, {"m": Studied("llada")}
+        )
+        return measures
 
     return study
 
@@ -153,9 +172,9 @@ def probed(told: float, elsewhere: float) -> Study:
             )  # at the sink, a random place, a fixed place
             holds = np.array([told, elsewhere, elsewhere])[:, None] * fact[i] * way
             vectors = tokens + holds + rng.normal(0.0, 1.0, (1, 3, 3, 8))
-            part = {f"vectors/{name}": vectors for name in VECTORS}
-            labels = {f"label/{name}": np.array([np.nan]) for name in LABELS}
-            parts.append(part | labels | {"label/answer length": np.array([fact[i]])})
+            part = {Name(VECTOR, name): vectors for name in VECTORS}
+            labels = {Name(LABEL, name): np.array([np.nan]) for name in LABELS}
+            parts.append(part | labels | {Name(LABEL, "answer length"): np.array([fact[i]])})
         table = pd.DataFrame(
             probe_rows(parts), columns=["section", "measure", "place", "layer", "value", "low", "high", "n"]
         )
@@ -201,7 +220,7 @@ def windows(without: float, first: float) -> Study:
     """Accuracies under a window, without and with the first keys in sight."""
 
     def study(n: int, rng: Rng) -> Measures:
-        shares = {"none": 0.95, WINDOW: without, WINDOW_FIRST: first}
+        shares = {"none": 0.95, "window:48": without, "window:48,first=4": first}
         easy = rng.random(n)
         runs = {
             name: PolicyRun(
@@ -211,7 +230,7 @@ def windows(without: float, first: float) -> Study:
         }
         return Measures("m", "llada", runs=runs)
 
-    return study
+    return recorded(study)
 
 
 (ANCHOR,) = (question for question in QUESTIONS if question.name == "fixed-anchor reliance")
@@ -261,8 +280,16 @@ CHAINS: dict[str, Simulation] = {
         (Null("fragile tokens lose most, under any mask", fragile(0.0)), Null("the control does no damage", fragile(0.0, 0.01))),
         (Effect(fragile, SUPPORTED, STRONGER, "of confidence, beyond their damage"),),
     ),
-    "robust-1": Simulation(
-        (Null("it guesses between two", alone(base=0.5, guess=0.5, top=0.5, control=0.5)),),
-        (Effect(lambda x: alone(base=0.9, guess=0.5, top=0.9 - x, control=0.9), CONTRADICTED, (0.1, 0.2, 0.3, 0.4), "lost"),),
-    ),
 }  # fmt: skip
+
+
+def measured_nulls(simulation: Simulation, kind: str = "") -> Simulation:
+    """The truths without grounds, of one kind of changes, from their records on. (Their effects are seen as without records.)"""
+    nulls = tuple(null for null in simulation.nulls if null.name.endswith(kind))
+    return through(Simulation(nulls, ()), recorded)
+
+
+DISTINCT = ("robust-1", "dose", "mostly", "collapse", "rival", "sinks")
+"""Claims whose rules differ; robust-5 and rival-model have those of others."""
+ANSWERS = {name: measured_nulls(DOCUMENTS[name]) for name in DISTINCT}
+READ = {name: measured_nulls(TEXTS[name], ", measured") for name in DISTINCT}

@@ -18,13 +18,9 @@ def lint(folder: Path, source: Path) -> subprocess.CompletedProcess[str]:
     """import-linter on the package in `source`, by our contract."""
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     return subprocess.run(
-        [sys.executable, "-c", code, "--config", str(ROOT / "pyproject.toml"), "--no-cache"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", code, "--config", str(ROOT / "pyproject.toml"), "--no-cache"], cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_the_contract_holds(tmp_path: Path) -> None:

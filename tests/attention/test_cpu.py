@@ -17,11 +17,10 @@ import sinkscope as ss
 from sinkscope.attention import context, cpu, interface
 from sinkscope.attention.context import ALL, NEWEST, AttentionCall, ForwardContext, forward
 from sinkscope.attention.cpu import Attended
-from sinkscope.attention.fused import attend, attend_and_sum
-from sinkscope.attention.interface import sinkscope_attention
+from sinkscope.attention.fused import attend
+from sinkscope.attention.interface import attend_and_sum, sinkscope_attention
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 
 KINDS = ["short", "newest"]
 """Short inputs, and one query over a cache."""

@@ -15,8 +15,7 @@ from sinkscope.attention import fused, kernels
 from sinkscope.attention.fused import attend, raw_lse
 from sinkscope.attention.key_mask import TILE, Band, KeyMask
 from sinkscope.attention.received import TILE_BYTES, received, tiled_mass
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
 def expected_output(
@@ -157,12 +156,9 @@ FEW, MOST = torch.zeros(1, 1, S, dtype=torch.bool), torch.ones(1, 1, S, dtype=to
 FEW[..., [0, 7, 900]] = True
 MOST[..., ::50] = False
 TAKEN = {
-    "nothing": None,
-    "few columns": KeyMask(FEW),
-    "most columns": KeyMask(MOST),
-    "a window": KeyMask(None, Band(32, first=4)),
+    "nothing": None, "few columns": KeyMask(FEW), "most columns": KeyMask(MOST), "a window": KeyMask(None, Band(32, first=4)),
     "a window and columns": KeyMask(FEW, Band(32)),
-}
+}  # fmt: skip
 
 
 LIMIT = S * S // 4

@@ -17,7 +17,7 @@ from sinkscope.attention.context import NEWEST, NEWEST_AND_ALL, AttentionCall, F
 from sinkscope.attention.fused import attend
 from sinkscope.attention.interface import sinkscope_attention, sinkscope_mask
 from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.scores import Scores
+from sinkscope.attention.visibility import Scores
 
 
 def run(case: Case, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
@@ -106,11 +106,8 @@ def test_hiding_no_key_is_plain_bit_for_bit(family: str) -> None:
     ids = golden.tensor(family, "forward_T49.npz", "input_ids")
     plain, maps = model.logits(ids), model.attention(ids)
     nothing = (
-        ss.MaskKeys({}),
-        ss.MaskKeys({1: []}),
-        ss.Window(10**6),
-        ss.MaskKeys({}) & ss.MaskKeys({0: []}),
-    )
+        ss.MaskKeys({}), ss.MaskKeys({1: []}), ss.Window(10**6), ss.MaskKeys({}) & ss.MaskKeys({0: []}),
+    )  # fmt: skip
     for policy in nothing:
         assert torch.equal(model.logits(ids, policy=policy), plain), policy
         assert torch.equal(model.attention(ids, policy=policy), maps), policy

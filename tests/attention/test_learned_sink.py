@@ -23,15 +23,8 @@ def run(
     masks, records = Masks(taken), recorder if listen else None
     with forward(ForwardContext(case.real(), case.causal, case.padded, {}, masks, records, block=case.block)):
         out, _ = sinkscope_attention(
-            module(case.causal),
-            q,
-            k,
-            v,
-            case.dense_mask(),
-            scaling=scale,
-            sliding_window=case.window,
-            s_aux=sink,
-        )
+            module(case.causal), q, k, v, case.dense_mask(), scaling=scale, sliding_window=case.window, s_aux=sink,
+        )  # fmt: skip
     return out.transpose(1, 2), recorder.calls
 
 

@@ -10,8 +10,7 @@ from tests.helpers.naive import Case, cases
 
 from sinkscope.attention.fused import attend
 from sinkscope.attention.received import dense_map, dense_received, received, tiled_mass
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
 def both(case: Case, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -79,12 +78,9 @@ def test_tiles_are_the_dense_reference(case: Case) -> None:
     whole = tiled_mass(Scores(q, k, visibility, scale, taken), lse, weights)
     torch.testing.assert_close(tiled, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(
-        received(Scores(q, k, visibility, scale, taken), lse, case.weights()),
-        dense_received(attention, visibility, weights),
-        atol=1e-5,
-        rtol=1e-5,
-        equal_nan=True,
-    )
+        received(Scores(q, k, visibility, scale, taken), lse, case.weights()), dense_received(attention, visibility, weights),
+        atol=1e-5, rtol=1e-5, equal_nan=True,
+    )  # fmt: skip
 
 
 @given(cases())

@@ -18,13 +18,9 @@ from sinkscope.sinks import sinks_of
 
 
 @given(
-    rows=st.integers(1, 4),
-    keys=st.integers(1, 80),
-    sigma=st.floats(0, 4),
-    missing=st.floats(0, 1),
-    epsilon=st.sampled_from([0.0, 0.5, 3.0, 10.0]),
-    seed=st.integers(0, 2**32 - 1),
-)
+    rows=st.integers(1, 4), keys=st.integers(1, 80), sigma=st.floats(0, 4), missing=st.floats(0, 1),
+    epsilon=st.sampled_from([0.0, 0.5, 3.0, 10.0]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_numpy_and_torch_agree_bit_for_bit(rows, keys, sigma, missing, epsilon, seed):
     rng = np.random.default_rng(seed)

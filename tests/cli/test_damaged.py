@@ -35,25 +35,8 @@ SECONDS = 30
 """More than any of these commands takes on a folder that is whole."""
 
 WRONG = (
-    None,
-    True,
-    -1,
-    0,
-    7,
-    2**70,
-    10**400,
-    1e308,
-    float("nan"),
-    "",
-    "x",
-    "false",
-    "\ud800",
-    "../..",
-    [],
-    [[]],
-    {},
-    {"x": 1},
-)
+    None, True, -1, 0, 7, 2**70, 10**400, 1e308, float("nan"), "", "x", "false", "\ud800", "../..", [], [[]], {}, {"x": 1},
+)  # fmt: skip
 """Values that are right nowhere, or almost nowhere."""
 
 
@@ -125,15 +108,10 @@ def changed_bytes(draw: Any, raw: bytes) -> bytes:
     return draw(
         st.sampled_from(
             [
-                raw[:place],
-                raw[:place] + b"\xff" + raw[place + 1 :],
-                b"",
-                b"[" * 5000,
-                b"\x00\n{}\n",
-                raw + raw,
+                raw[:place], raw[:place] + b"\xff" + raw[place + 1 :], b"", b"[" * 5000, b"\x00\n{}\n", raw + raw,
             ]
         )
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -211,15 +189,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluate(root: Path, file: Path) -> tuple[object, ...]:
     """The command that makes the evaluation beside the study, or goes on with it."""
     small_one = (
-        "--task",
-        "word_problems",
-        "--limit",
-        2,
-        "--decoding",
-        "length=8,steps=4,block=4",
-        "--device",
-        "cpu",
-    )
+        "--task", "word_problems", "--limit", 2, "--decoding", "length=8,steps=4,block=4", "--device", "cpu",
+    )  # fmt: skip
     return ("evaluate", file.parent / "llada", *small_one, "--out", root / "evaluation")
 
 
@@ -251,21 +222,13 @@ COMMANDS: dict[str, Callable[[Path, Path], tuple[object, ...]]] = {
     "grade": lambda root, file: ("evaluate", "--grade", root),
     "grade --again": lambda root, file: ("evaluate", "--grade", root, "--again", "--json"),
     "study": lambda root, file: (
-        "study",
-        file,
-        "--out",
-        root,
-        "--on",
-        "here",
-        "--no-report",
-        "--device",
-        "cpu",
+        "study", file, "--out", root, "--on", "here", "--no-report", "--device", "cpu",
     ),
     "compare": lambda root, file: ("compare", *graded(root)),
     "compare one": lambda root, file: ("compare", root / "evaluation", "--json"),
     "evaluate": evaluate,
     "figures": lambda root, file: ("show", root, "--figures", root / "drawn", "--only", "figure_10"),
-}
+}  # fmt: skip
 
 
 def try_study(study: Path, scratch: Path, draw: Any) -> None:
@@ -386,12 +349,9 @@ def test_what_is_made_of_the_records_is_made_again(copy: Path, study: Path) -> N
 @pytest.mark.parametrize(
     "holder",
     [
-        {"pid": 10**15, "host": os.uname().nodename},
-        {"pid": 1, "host": "elsewhere"},
-        [1],
-        {"pid": "x", "host": None},
+        {"pid": 10**15, "host": os.uname().nodename}, {"pid": 1, "host": "elsewhere"}, [1], {"pid": "x", "host": None},
     ],
-)
+)  # fmt: skip
 def test_a_damaged_note_of_a_lock_holds_nobody_up(holder: Any, copy: Path, study: Path) -> None:
     for folder in (copy, next(cell_of(copy).glob("shards/*"))):
         (folder / "lock.holder").write_text(json.dumps(holder))
@@ -421,17 +381,11 @@ TRACE_COMMANDS: dict[str, Callable[[Path], tuple[object, ...]]] = {
     "show": lambda path: ("show", path),
     "view": lambda path: ("show", path, "--view", path.with_name("page.html"), "--force"),
     "figures": lambda path: (
-        "show",
-        path,
-        "--figures",
-        path.with_name("drawn"),
-        "--only",
-        "figure_3",
-        "--force",
+        "show", path, "--figures", path.with_name("drawn"), "--only", "figure_3", "--force",
     ),
     "inspect": lambda path: ("inspect", path, "--looks", "1", "--device", "cpu"),
     "trace": lambda path: ("trace", path, "--maps-at", "1", "--device", "cpu"),
-}
+}  # fmt: skip
 
 
 def try_trace(trace: Path, scratch: Path, draw: Any) -> None:

@@ -22,13 +22,9 @@ from sinkscope.attention.context import AttentionCall
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "sinkscope", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        [sys.executable, "-m", "sinkscope", *arguments], capture_output=True, text=True, timeout=120, check=False,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"},
-    )
+    )  # fmt: skip
 
 
 def test_families_and_known_checkpoints(sinkscope) -> None:

@@ -111,14 +111,8 @@ def test_one_prompt_uses_the_official_stream(sinkscope: Any, tmp_path: Path) -> 
 def test_capture_options(sinkscope: Any, tmp_path: Path) -> None:
     flags = ["--level", "layers", "--by-query", "--anatomy"]
     result = sinkscope(
-        *source("dream"),
-        "--prompt-ids",
-        ids_file(tmp_path),
-        *OPTIONS["dream"][0],
-        *flags,
-        "--out",
-        "t.zarr.zip",
-    )
+        *source("dream"), "--prompt-ids", ids_file(tmp_path), *OPTIONS["dream"][0], *flags, "--out", "t.zarr.zip",
+    )  # fmt: skip
     assert result.code == 0, result.error
     data = ss.Trace.open("t.zarr.zip").dataset
     assert {"received_by", "sink_heads", "value_norm"} <= set(data.data_vars)
@@ -213,14 +207,9 @@ def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "load", load)
         result = sinkscope(
-            *source("llada"),
-            "--prompt-ids",
-            ids_file(tmp_path),
-            "--decoding",
-            "length=8,steps=8,block=8",
-            "--out",
+            *source("llada"), "--prompt-ids", ids_file(tmp_path), "--decoding", "length=8,steps=8,block=8", "--out",
             "t.zarr.zip",
-        )
+        )  # fmt: skip
     assert result.code == 130
     assert "Traceback" not in result.error
     assert "sinkscope show t.zarr.zip.partial" in result.error

@@ -90,15 +90,8 @@ def test_a_study_asks_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
-        "study",
-        "quick",
-        "--model",
-        "organism/scratch",
-        "--task",
-        "small_code",
-        "--out",
-        tmp_path / "out",
-    )
+        "study", "quick", "--model", "organism/scratch", "--task", "small_code", "--out", tmp_path / "out",
+    )  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["sinkscope", *map(str, words), "--sandbox", "none"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

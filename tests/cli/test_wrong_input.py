@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ WRONG = {
     "trace t.zarr.zip": "say of which steps",
     "show t.zarr.zip --view x.html --heads 3": "layer:head",
     "show t.zarr.zip --view x.html --samples first": "numbers",
-    "show t.zarr.zip t.zarr.zip": "with --view",
+    "show t.zarr.zip t.zarr.zip": "OTHER is of the viewer: with --view",
     "show t.zarr.zip --rule most": "rule",
     "show t.zarr.zip --epsilon -1": "epsilon",
     "show nowhere.zarr.zip": "nowhere.zarr.zip",
@@ -120,6 +121,61 @@ WRONG = {
     f"evaluate MODEL {TASK} --reuse prefix:2 --policy top:1": "together",
     "evaluate --grade theirs": "the run's task 'theirs' is not known here",
     "inspect nowhere.zarr.zip --device cpu": "nowhere.zarr.zip",
+    # what would wait for ever, or do nothing
+    "study quick --model MODEL --workers -1 --plan --out q": "workers should be a whole number of at least 1",
+    "study quick --model MODEL --workers 0 --device cpu --out q": "workers should be a whole number of at least 1",
+    "study quick --model MODEL --shard 0 --device cpu --out q": "shard should be a whole number of at least 1",
+    "study quick --model MODEL --samples 0 --plan --out q": "samples should be a whole number of at least 1",
+    "inspect MODEL --looks 0 --device cpu": "--looks should be a whole number of at least 1",
+    "inspect t.zarr.zip --task text --device cpu": "--task is not for a trace",
+    "study --plan": "--plan of which study?",
+    "study --status folder --plan": "--plan does not go with --status",
+    "show t.zarr.zip --heads 0:1": "--heads is of the viewer: with --view",
+    "show t.zarr.zip --samples 0": "--samples is of the viewer: with --view",
+    "show t.zarr.zip --open": "--open is of the viewer: with --view",
+    "show t.zarr.zip --only figure_1": "--only is of the figures: with --figures",
+    "show t.zarr.zip --view x.html --only figure_1": "--only is of the figures",
+    "show t.zarr.zip --figures figures --heads 0:0": "--heads is of the viewer",
+    "show t.zarr.zip --view x.html --epsilon 2": "--epsilon is of the table",
+    "show t.zarr.zip --view x.html --heads 99:0": "layer 99 is not in this trace",
+    "show t.zarr.zip --view x.html --samples 99": "sample [99] is not in this trace",
+    "trace t.zarr.zip --maps-at 1 --policy top:1": "--policy is not for a trace that is there",
+    "trace t.zarr.zip --maps-at 99 --device cpu": "step [99] was not recorded",
+    f"trace MODEL {IDS} {SMALL} --maps-at 99 --out x.zarr.zip": "has the steps 0 to 3",
+    f"evaluate MODEL {TASK} --grade folder": "MODEL is not for answers that are saved",
+    f"evaluate MODEL {TASK} --again": "with --grade FOLDER",
+    f"evaluate MODEL {TASK} --sandbox castle": "--sandbox 'castle' is not known",
+    "study quick --model MODEL --sandbox castle --plan": "--sandbox 'castle' is not known",
+    # data of another shape, before anything is computed
+    "study quick --model MODEL --plan --task bad.jsonl --out q": "bad.jsonl, line 1: expected question and answer",
+    "study quick --model MODEL --plan --task gsm8k --data gsm8k=bad.jsonl --out q": "question, answer is missing",
+    "study quick --model MODEL --plan --task gsm8k --data gsm8k=nowhere.jsonl --out q": "no file at nowhere.jsonl",
+    "study quick --model MODEL --plan --data sums=bad.jsonl --out q": "an unknown task 'sums'",
+    "study bad.toml": "bad.toml is not a TOML file that can be read",
+    "study odd.toml": "did you mean task?",
+    "evaluate MODEL --task array.jsonl --limit 1": "array.jsonl, line 1: expected an object",
+    f"trace MODEL --prompts array.jsonl {SMALL} --out x.zarr.zip": "array.jsonl, line 1: expected an object",
+    f"trace MODEL --prompts nothing.txt {SMALL} --out x.zarr.zip": "nothing.txt is empty",
+    f"trace MODEL --prompt-ids high.txt {SMALL} --out x.zarr.zip": "was another tokenizer used?",
+    "models half": "config.json is damaged",
+    "models folder": "is not a checkpoint in the Hugging Face layout",
+    "models fine.txt": "fine.txt is a file",
+    # texts of policies and decodings
+    f"trace MODEL {IDS} {SMALL} --policy top --out x.zarr.zip": "top is written top:K",
+    f"trace MODEL {IDS} {SMALL} --policy top:x --out x.zarr.zip": "k should be a whole number",
+    f"trace MODEL {IDS} {SMALL} --policy top:1@galaxy --out x.zarr.zip": "scope 'galaxy' is not known",
+    f"trace MODEL {IDS} {SMALL} --policy random(top:1 --out x.zarr.zip": "it does not parse",
+    f"trace MODEL {IDS} {SMALL} --policy keys:99=1 --out x.zarr.zip": "names layer 99",
+    f"trace MODEL {IDS} {SMALL} --level deep --out x.zarr.zip": "capture level 'deep' is not known",
+    f"trace MODEL {IDS} {SMALL} --every 0 --out x.zarr.zip": "every should be a whole number",
+    f"trace MODEL {IDS} {SMALL} --seed -1 --out x.zarr.zip": "from 0 on, got -1",
+    f"trace MODEL {IDS} --decoding length --device cpu --out x.zarr.zip": "--decoding begins with 'length'",
+    f"trace MODEL {IDS} --decoding length= --device cpu --out x.zarr.zip": "written as name=value, got 'length='",
+    f"trace MODEL {IDS} --decoding length=many --device cpu --out x.zarr.zip": "got 'many'",
+    f"trace MODEL {IDS} --length 0 --device cpu --out x.zarr.zip": "length should be a whole number",
+    # lm-eval's own
+    "lm-eval --tasks no_such_task --model_args pretrained=MODEL": "Tasks not found: no_such_task",
+    "lm-eval --tasks arc_easy --model_args policy=top:1": "which model?",
 }
 """Command → a part of what it says. MODEL: a small checkpoint with a tokenizer."""
 
@@ -140,6 +196,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "odd.txt").write_text("1 2 x")
     (folder / "ragged.txt").write_text("1 2\n3")
     (folder / "long.ids").write_text(" ".join(["1"] * 300))
+    (folder / "nothing.txt").touch()
+    (folder / "array.jsonl").write_text("[1, 2]\n")
+    (folder / "high.txt").write_text("5 9 99999")
+    (folder / "bad.toml").write_text("name = [")
+    (folder / "odd.toml").write_text('name = "x"\nmodels = ["a"]\n[[evaluate]]\ntusk = "text"\n')
+    (folder / "half").mkdir()
+    (folder / "half" / "config.json").write_text("{")
     (folder / "theirs").mkdir()
     (folder / "theirs" / "settings.json").write_text('{"task": {"task": "theirs", "scheme": {"name": "x"}}}')
     (folder / "theirs" / "generations.jsonl").touch()
@@ -147,13 +210,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "folder" / "note").touch()
     ids = torch.arange(5, 29).view(2, 12)
     ss.generate(
-        golden.model("llada"),
-        ids,
-        ss.LladaDecoding(8, 4, 8),
-        capture=True,
-        out=folder / "t.zarr.zip",
-        seed=[0, 1],
-    )
+        golden.model("llada"), ids, ss.LladaDecoding(8, 4, 8), capture=True, out=folder / "t.zarr.zip", seed=[0, 1],
+    )  # fmt: skip
     return folder
 
 
@@ -178,6 +236,9 @@ def test_one_line_and_exit_code_2(
 ) -> None:
     words = [str(made / "model") if word == "MODEL" else word for word in line.split()]
     monkeypatch.setattr(sys, "argv", ["sinkscope", *words])
+    monkeypatch.setattr(
+        logging, "raiseExceptions", False
+    )  # lm-eval's log keeps the stream of the test before
     with pytest.raises(SystemExit) as ended:
         cli.main()
     error = capfd.readouterr().err
@@ -189,7 +250,7 @@ def test_one_line_and_exit_code_2(
 
 
 def test_enough_of_them() -> None:
-    assert len(WRONG) >= 60
+    assert len(WRONG) >= 140
     commands = {line.split()[0] for line in WRONG}
     assert commands >= {
         "models",
@@ -201,6 +262,7 @@ def test_enough_of_them() -> None:
         "study",
         "bench",
         "fetch",
+        "lm-eval",
     }
 
 

@@ -136,7 +136,9 @@ def test_prompts_are_checked(family: str) -> None:
     refused(run(""), "tokenizer")
     refused(run("hello"), "no tokenizer files", "token ids")
     refused(run(["hello", 5]), "mixes texts")
-    refused(run([[1, 2, 3], [4, 5]]), "different length", "attention_mask")
+    masked = {"attention_mask": [[1, 1, 1], [1, 1, 0]]}
+    refused(run([[1, 2, 3], [4, 5]], **masked), "differ in length", "attention_mask")
+    refused(run([[1, 2, 3], [4, 0.5]]), "[batch, length]", "whole numbers")
     refused(run([1, 2, 3]), "[batch, length]")
     refused(run(torch.ones(1, 4)), "whole numbers", "float32")
     refused(run(torch.tensor([[1, -2]])), "-2", "0 to")
@@ -243,12 +245,7 @@ DECODINGS = st.one_of(
         eps=st.floats(1e-6, 0.9),
     ),
     st.builds(
-        ss.MmadaDecoding,
-        st.just(12),
-        st.just(6),
-        st.just(4),
-        cfg=st.floats(0, 2),
-        stop_at=st.none() | st.integers(0, 9),
+        ss.MmadaDecoding, st.just(12), st.just(6), st.just(4), cfg=st.floats(0, 2), stop_at=st.none() | st.integers(0, 9),
     ),
     st.builds(
         ss.MmadaImageDecoding,
@@ -270,7 +267,7 @@ DECODINGS = st.one_of(
         top_p=st.floats(0.01, 1),
         eos=st.sampled_from(["model", None, (5,)]),
     ),
-)
+)  # fmt: skip
 
 
 @given(DECODINGS)

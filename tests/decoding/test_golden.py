@@ -27,8 +27,10 @@ def test_all_families_have_fixtures() -> None:
     assert len(PICTURES) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), DIFFUSION)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [pytest.param(*case, marks=() if "sinkmask" in case[1] else pytest.mark.slow) for case in DIFFUSION],
+)
 def test_states_are_the_official_ones(family: str, name: str) -> None:
     run = plain(family, name)
     assert torch.equal(run.states, golden.tensor(family, name, "states"))

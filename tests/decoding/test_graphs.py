@@ -10,20 +10,26 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.decoding.later_runs import BLOCKS, generate
+from tests.decoding.golden_runs import BLOCKS, generate
 from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
 import sinkscope as ss
-from sinkscope.gpu import graphs
+from sinkscope.decoding import engine
+from sinkscope.decoding.step import Request
+from sinkscope.gpu import graphs, replay
+from sinkscope.gpu.state import State, put, saved
+from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.models.model import Model
+from sinkscope.tasks.likelihood import denoised
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -83,6 +89,9 @@ def test_a_failed_capture_leaves_no_mark(cannot: Callable[[Any], list[int]]) -> 
     run()
     assert len(tried) == 1, "tried once, not once for every generation"
     equal(plain, found)
+    for length in (8, 32, 64):
+        ss.generate(model, prompt(), ss.LladaDecoding(length, 8, 8), capture=ss.Capture())
+    assert len(tried) == graphs.TRIES, "another shape may succeed; what fails again and again is given up"
 
 
 @pytest.mark.slow
@@ -250,6 +259,128 @@ def test_what_differs_is_captured_anew(played: Played) -> None:  # noqa: F811
     assert captured() == 1
 
 
+def test_a_longer_answer_is_captured_anew(played: Played) -> None:  # noqa: F811
+    """Its first block sees as many keys as a shorter answer's, in a state of more columns."""
+    model = golden.model("sdar")
+    for length in (16, 24):
+        decoding = ss.SdarDecoding(length=length, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            at_once(patch, on=False)
+            plain = ss.generate(model, prompt(), decoding, cache=False)
+        equal(plain, ss.generate(model, prompt(), decoding, cache=False))
+    assert played.replayed
+
+
+@pytest.mark.parametrize("cfg", [0.0, 1.0])
+def test_what_a_fixed_cache_does_not_know_runs_without_one(
+    cfg: float,
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """BD3LM hides pad tokens that it has written from later blocks, and guides with a twin."""
+    model = golden.model("a2d_bd3lm")
+    ids = torch.randint(0, 150, (2, 16), generator=torch.Generator().manual_seed(1))
+    decoding = ss.Bd3lmDecoding(16, 8, 16, cfg=cfg)
+    written = int(ss.generate(model, ids, decoding).sequences[0, 18])
+    ids[ids == written] = written + 1
+    monkeypatch.setattr(model, "ids", replace(model.ids, pad=written))
+    with monkeypatch.context() as patch:
+        at_once(patch, on=False)
+        plain = ss.generate(model, ids, decoding, capture=ss.Capture())
+    assert (plain.sequences[:, 16:] == written).any()
+    equal(plain, ss.generate(model, ids, decoding, capture=ss.Capture()))
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "random(top:2)"}, {"reuse": "prefix:3"}], ids=["policy", "reuse"]
+)
+def test_the_switch_changes_nothing(
+    options: dict[str, Any],
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With SINKSCOPE_FAST=0 nothing is repeated, and states and traces are those of a run with it."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+
+    def run() -> ss.Run:
+        return ss.generate(model, prompt(), ss.LladaDecoding(24, 24, 8), capture=ss.Capture(), **options)
+
+    fast = [run() for _ in range(2)]
+    assert played.replayed
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    before = played.captured, played.replayed
+    plain = run()
+    assert before == (played.captured, played.replayed)
+    for found in fast:
+        equal(plain, found)
+
+
+def test_the_switch_asks_and_sends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SINKSCOPE_FAST=0 nothing waits on streams of its own, and no thread delivers."""
+
+    def ask() -> bool:
+        return True
+
+    device = torch.device("cuda")
+    assert engine.wraps(device)
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    assert not engine.wraps(device)
+    assert engine.asked(ask, device) is ask
+
+
+@dataclass
+class Remembered:
+    """What a rule of another package keeps for itself."""
+
+    seen: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A rule of another package."""
+
+    width: int
+
+
+class Holder:
+    """Stands for a policy while it runs."""
+
+    def __init__(self, width: int) -> None:
+        self.rule, self.memory = Foreign(width), {0: Remembered(torch.ones(2))}
+
+
+def test_state_of_rules_of_others_survives_a_failed_capture() -> None:
+    """What only the object itself holds is there after the object was put back, and it is the same."""
+    holder = Holder(1)
+    contents, kept = saved([holder]), weakref.ref(holder.memory[0])
+    holder.rule = Foreign(2)
+    put([holder], contents)
+    assert holder.memory[0] is kept()
+    assert holder.rule == Foreign(1)
+
+
+def test_rules_of_others_are_told_apart_by_their_values() -> None:
+    """Rules of another package that are equal stand for the same generation; their own memories never do."""
+    one, same, other = (State([Foreign(width)]).outline for width in (1, 1, 2))
+    assert one == same != other
+    assert State([Remembered(torch.ones(2))]).outline != State([Remembered(torch.ones(2))]).outline
+
+
+def test_replays_and_readings_give_their_graphs_back(played: Played) -> None:  # noqa: F811
+    """The second comparison of a shape captures nothing; nor does the second reading, step by step."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    run = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8))
+    for use in (
+        lambda: ss.replay(model, run, "top:1"),
+        lambda: denoised(model, prompt(), 5, 8, None, [1, 2, 3]),
+    ):
+        use()
+        before = played.captured
+        assert before
+        use()
+        assert played.captured == before
+
+
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811
     """Two groups of one shape that advance in step: each has its own memory, in later generations too."""
     model = ss.load(GOLDEN / "llada" / "checkpoint")
@@ -285,3 +416,37 @@ def test_graphs_are_freed_with_the_model_and_kept_within_a_limit(
     del model
     gc.collect()
     assert network() is None
+
+
+def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
+    """What a step sees grows; what a replay does is the same at every step, of a causal model as of a block loop."""
+    watched: Any = SimpleNamespace(
+        policy=None, recorder=None, model=SimpleNamespace(network=None, device=torch.device("cpu"))
+    )
+    replays = replay.Replays(watched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "captures", lambda device: True)
+        for fixed, width, kind, active in ((StaticCache, 1, "next", None), (BlockCache, 4, "denoise", 4)):
+            keys = {
+                replays._key(
+                    Request(
+                        torch.zeros(2, 32, dtype=torch.long),
+                        queries=slice(start, start + width),
+                        cache=object(),
+                        kind=kind,
+                        active=active,
+                    ),
+                    object.__new__(fixed),
+                )
+                for start in (8, 12, 16)
+            }
+            assert len(keys) == 1
+            assert None not in keys
+
+
+def test_a_block_loop_captures_its_steps_once(played: Played) -> None:  # noqa: F811
+    """Four blocks of four steps: a graph for the steps, one for what is stored, and not one for each block."""
+    decoding = ss.SdarDecoding(length=16, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0)
+    ss.generate(golden.model("sdar"), prompt(), decoding)
+    assert played.captured <= 2
+    assert played.replayed > played.captured

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.decoding.later_runs import BLOCKS
+from tests.decoding.golden_runs import BLOCKS
 from tests.helpers import golden
 
 import sinkscope as ss

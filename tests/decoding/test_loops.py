@@ -69,14 +69,9 @@ def batch(mask_id: int, rows: int, prompt: int, masks: list[int], pads: int, see
 def batches(mask_id: int, masks: int = 3) -> st.SearchStrategy[Batch]:
     """Up to three rows, with masks in the prompt and one row padded."""
     return st.builds(
-        batch,
-        st.just(mask_id),
-        st.integers(1, 3),
-        st.integers(1, 14),
-        st.lists(st.integers(0, 40), max_size=masks),
-        st.integers(0, 5),
-        st.integers(0, 10_000),
-    )
+        batch, st.just(mask_id), st.integers(1, 3), st.integers(1, 14), st.lists(st.integers(0, 40), max_size=masks),
+        st.integers(0, 5), st.integers(0, 10_000),
+    )  # fmt: skip
 
 
 SIZES = st.sampled_from(
@@ -105,13 +100,9 @@ def test_llada(batch: Batch, sizes: dict[str, int], **options: Any) -> None:
 @pytest.mark.slow
 @SOME
 @given(
-    batch=batches(MASK),
-    sizes=SIZES,
-    stop=st.booleans(),
-    temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
-    cfg=st.sampled_from([0.0, 0.0, 1.0]),
-    remasking=st.sampled_from(["low_confidence", "random"]),
-)
+    batch=batches(MASK), sizes=SIZES, stop=st.booleans(), temperature=st.sampled_from([0.0, 0.0, 0.6, 1.0]),
+    cfg=st.sampled_from([0.0, 0.0, 1.0]), remasking=st.sampled_from(["low_confidence", "random"]),
+)  # fmt: skip
 def test_mmada_text(batch: Batch, sizes: dict[str, int], stop: bool, **options: Any) -> None:
     model, options = golden.model("mmada"), sizes | options
     loop = partial(naive_loops.llada, model, batch.ids, **options, float64=True, **batch.given)
@@ -177,19 +168,9 @@ def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> 
             unconditional=(free, free_mask),
         )
         states, found = naive_loops.picture(
-            model,
-            ids,
-            first=7,
-            size=size,
-            offset=offset,
-            codes=codes,
-            timesteps=timesteps,
-            guidance=guidance,
-            temperature=temperature,
-            attention_mask=mask,
-            unconditional=(free, free_mask),
-            seed=seed,
-        )
+            model, ids, first=7, size=size, offset=offset, codes=codes, timesteps=timesteps, guidance=guidance,
+            temperature=temperature, attention_mask=mask, unconditional=(free, free_mask), seed=seed,
+        )  # fmt: skip
         same(run.states, states)
         assert torch.equal(run.codes, found)
 

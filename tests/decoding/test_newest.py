@@ -3,82 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
 from tests.helpers import golden
 from tests.helpers.repeated import Played, played  # noqa: F401
 
 import sinkscope as ss
 from sinkscope.decoding import default_decoding
 
-NAMES = {
-    "max_new_tokens": "length",
-    "block_length": "block",
-    "block_size": "block",
-    "end_think_token_id": "end_think_id",
-    "cfg_scale": "cfg",
-    "stochastic_transfer": "stochastic",
-    "right_shift_logits": "shifted",
-    "max_denoising_steps": "steps",
-    "eos_token_id": "eos",
-}
-"""The official keyword → our option."""
-UNUSED = ("mask_id", "max_length", "cfg_keep_tokens", "pad_token_id")
-CAUSAL = ("length", "temperature", "eos", "max_thinking_tokens", "end_think_id")
-LOOPS: dict[str, Any] = {
-    "nemotron_diffusion": ss.NemotronDecoding,
-    "nemotron_diffusion_ar": ss.NemotronCausalDecoding,
-    "bd3lm": ss.Bd3lmDecoding,
-    "diffusion_gemma": ss.DiffusionGemmaDecoding,
-}
 CASES = golden.cases("generate", families=golden.NEWEST)
 BLOCKS = [case for case in CASES if not case[1].startswith("gen_ar") and case[0] != "diffusion_gemma"]
 
 
 def about(family: str, name: str) -> dict[str, Any]:
     return golden.manifest(family)["generate"][name]
-
-
-def causal(family: str, name: str) -> bool:
-    return about(family, name)["loop"] == "nemotron_diffusion_ar"
-
-
-def decoding_of(family: str, name: str) -> Any:
-    """The decoding of a fixture, from the manifest's official keyword arguments."""
-    told = about(family, name)
-    options = {NAMES.get(key, key): value for key, value in told["kwargs"].items() if key not in UNUSED}
-    if causal(family, name):
-        options = {key: value for key, value in options.items() if key in CAUSAL}
-    if family == "nemotron_diffusion" and options.get("eos") is None:
-        options["eos"] = "model"  # as officially, where it cannot be switched off
-    if "decoder_input_ids" in golden.arrays(family, name):
-        options["start"] = golden.arrays(family, name)["decoder_input_ids"][0].tolist()
-    return LOOPS[told["loop"]](**options)
-
-
-def generate(family: str, name: str, **more: Any) -> ss.Run:
-    """Runs a fixture: its prompts, mask, seed, sink columns; `more` goes to ss.generate."""
-    told, prompt = about(family, name), golden.tensor(family, name, "prompt")
-    options: dict[str, Any] = {"seed": told["seed"], "prompts": prompt}
-    rows = [row[row >= 0].tolist() for row in prompt]
-    if len({len(row) for row in rows}) > 1:
-        options["prompts"] = rows
-    if "attention_mask" in golden.arrays(family, name):
-        options["attention_mask"] = golden.tensor(family, name, "attention_mask")
-    if told.get("sink_columns_per_layer"):
-        columns = {int(layer): list(found) for layer, found in told["sink_columns_per_layer"].items()}
-        options["policy"] = ss.MaskKeys(columns)
-    return ss.generate(golden.model(family), decoding=decoding_of(family, name), **(options | more))
-
-
-@cache
-def recorded(family: str, name: str) -> ss.Run:
-    """A fixture's run with its trace, once per process."""
-    return generate(family, name, capture=ss.Capture())
 
 
 def test_all_loops_have_fixtures() -> None:
@@ -90,7 +32,9 @@ def test_all_loops_have_fixtures() -> None:
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_states_output_and_forwards_are_the_official_ones(family: str, name: str) -> None:
     run = generate(family, name)
-    states = run.states[1:] if causal(family, name) else run.states  # step 0 of a causal model is its prefill
+    states = (
+        run.states[1:] if causal_loop(family, name) else run.states
+    )  # step 0 of a causal model is its prefill
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
     assert max(run.forwards) == about(family, name)["n_forward_calls"]
@@ -366,6 +310,51 @@ def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
 ) -> None:
     """As on a GPU, where forwards of one kind are captured and repeated."""
     run = generate(family, name)
-    states = run.states[1:] if causal(family, name) else run.states
+    states = run.states[1:] if causal_loop(family, name) else run.states
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+@pytest.mark.parametrize("family", DECODINGS)
+def test_policies_of_single_queries_and_of_the_time_after_the_prompt(family: str) -> None:
+    """Prompts are read apart in all three loops, and of a canvas all columns are scored."""
+    model, prompt = golden.model(family), torch.arange(3, 14)[None]
+    decoding = next(iter(DECODINGS[family].values()))
+
+    def share(policy: str) -> float:
+        return float(ss.generate(model, prompt, decoding, seed=4, policy=policy).hidden_share[0])
+
+    for policy in ("first:1,prefill=no", "top:1,prefill=no", "top:1,queries=scored", "top:1,queries=masked"):
+        assert 0 < share(policy) < 1, policy
+    assert share("first:1,prefill=yes") == share("first:1")
+    for policy, complaint in (
+        ("top:1,prefill=yes", "before there are scores"),
+        ("top:1,queries=newest", "for causal models"),
+    ):
+        with pytest.raises(ss.InputError, match=complaint):
+            share(policy)
+
+
+@pytest.mark.parametrize("family", ["nemotron_diffusion", "diffusion_gemma", "llada"])
+def test_lists_of_ids_of_different_lengths_are_padded_where_the_family_has_it(family: str) -> None:
+    model, rows = golden.model(family), [[3, 4, 5], [6, 7, 8, 9, 10]]
+    decoding: Any = {
+        "nemotron_diffusion": ss.NemotronCausalDecoding(length=4, eos=None),
+        "diffusion_gemma": ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None),
+        "llada": ss.LladaDecoding(length=8, block=8, steps=4),
+    }[family]
+    batch = ss.generate(model, rows, decoding, seed=[1, 2])
+    for row, prompt in enumerate(rows):
+        assert batch.answers[row] == ss.generate(model, [prompt], decoding, seed=[row + 1]).answers[0]
+
+
+def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
+    gemma, nemotron = golden.model("diffusion_gemma"), golden.model("nemotron_diffusion")
+    ids = torch.arange(3, 14)[None]
+    run = ss.generate(gemma, ids, ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None), seed=1)
+    with pytest.raises(ss.InputError, match="a canvas is one"):
+        ss.lens(gemma, run)
+    causal_run = ss.generate(nemotron, ids, ss.NemotronCausalDecoding(length=4, eos=None))
+    table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
+    one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
+    assert table.equals(one)

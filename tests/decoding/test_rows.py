@@ -255,10 +255,7 @@ def test_pictures_by_row(guidance: float) -> None:
     ("family", "policy", "together"),
     [
         pytest.param(
-            family,
-            policy,
-            way,
-            id=f"{way}-{policy}-{family}",
+            family, policy, way, id=f"{way}-{policy}-{family}",
             marks=pytest.mark.soak if (number + turn + place) % 2 else pytest.mark.slow,
         )
         for number, family in enumerate(("llada", "dream", "mmada", "llama"))
@@ -268,7 +265,7 @@ def test_pictures_by_row(guidance: float) -> None:
         for place, way in enumerate(("apart", "together"))
     ],
     indirect=["together"],
-)
+)  # fmt: skip
 def test_rows_are_independent_under_a_policy(family: str, policy: Any, together: bool) -> None:
     decoding = {
         "llada": LLADA["guidance, temperature"],

@@ -62,13 +62,10 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
         Block(
-            match["language"],
-            match["text"],
-            text[: match.start("text")].count("\n"),
-            match["reason"],
+            match["language"], match["text"], text[: match.start("text")].count("\n"), match["reason"],
         )
         for match in BLOCK.finditer(text)
-    ]
+    ]  # fmt: skip
 
 
 def name(page: Path) -> str:

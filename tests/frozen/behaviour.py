@@ -5,7 +5,7 @@
 
 traces.json    every family's golden checkpoint × policies × captures: each array of the trace
 reuse.json     the same under rules of approximate steps
-cells.json     every cell of the built-in studies, as identity and settings where its model is here
+cells.json     every cell of the built-in studies, with identity and settings where its model is an organism
 tables/        tables of `study quick` on two organisms, of a small study with replays, inspections and reuse (CSV, compressed)
 verdicts.json  the verdicts of the default study (16 documents) as data: claim, model, task, status, numbers
 
@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -81,6 +82,8 @@ samples = 3
 """
 MEASURED = ("seconds", "tokens_per_second", "speed", "when", "time", "versions")
 """Parts of the names of columns that hold times, or what a machine is."""
+JUDGED = ("verdict", "evidence")
+"""A verdict as JSON, to the last digit, which `verdicts` compares to five; and in words."""
 
 
 def described(array: np.ndarray) -> str:
@@ -107,15 +110,17 @@ def arrays(run: Any) -> dict[str, str]:
     }
 
 
-def fixtures() -> Iterator[tuple[str, str, Callable[..., Any]]]:
-    """(family, fixture, how it is run): one greedy text generation of every golden checkpoint."""
-    from tests.decoding import golden_runs, later_runs
+def fixtures() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """(family, how it is run): the first text generation of every golden checkpoint, and of each loop where it has several."""
+    from tests.decoding.golden_runs import generate
     from tests.helpers import golden
 
-    for families, runs in ((golden.FAMILIES, golden_runs), (golden.LATER, later_runs)):
-        for family in families:
-            name = next(iter(golden.manifest(family)["generate"]))
-            yield family, name, functools.partial(runs.generate, family, name)
+    for family in (*golden.FAMILIES, *golden.LATER, *golden.NEWEST):
+        loops: dict[str, str] = {}
+        for name, about in golden.manifest(family)["generate"].items():
+            loops.setdefault(about["loop"] if family in golden.NEWEST else family, name)
+        for loop, name in loops.items():
+            yield loop, functools.partial(generate, family, name)
 
 
 def tried(run: Callable[[], dict[str, str]]) -> dict[str, str]:
@@ -133,7 +138,7 @@ def traces() -> dict[str, Any]:
     import sinkscope as ss
 
     made: dict[str, Any] = {}
-    for family, _, generate in fixtures():
+    for family, generate in fixtures():
         for policy in POLICIES:
             for name, options in CAPTURES.items():
                 recorded = functools.partial(
@@ -148,7 +153,7 @@ def reuse() -> dict[str, Any]:
     import sinkscope as ss
 
     made: dict[str, Any] = {}
-    for family, _, generate in fixtures():
+    for family, generate in fixtures():
         for rule in REUSE:
             approximate = functools.partial(generate, reuse=ss.parse_reuse(rule))
             made[f"{family} {rule}"] = tried(
@@ -161,39 +166,55 @@ def reuse() -> dict[str, Any]:
 
 
 def cells() -> dict[str, Any]:
-    """Study → the cells of it: settings and identity where the model is here, else what is known without it."""
+    """Study → its cells by title: settings and identity of organisms, of other models what is known without them.
+
+    Nothing outside the checkout is looked at: that a checkpoint lies in a cache changes nothing.
+    """
     from sinkscope.base.errors import CheckpointError
-    from sinkscope.study import spec
+    from sinkscope.models.load import find
+    from sinkscope.study import documents, facts, spec
     from sinkscope.study.cells import identify, outline
-    from sinkscope.study.facts import facts_of
+
+    def shipped(model: spec.StudyModel) -> Any:
+        return find(model.source, model.revision) if model.source.startswith("organism/") else None
+
+    def facts_of(model: spec.StudyModel) -> facts.Facts:
+        try:
+            return facts.facts_of(model, "cpu", fetch=False)
+        except CheckpointError:  # a model that is fetched by hand: the family is what its cells need
+            return facts.facts_of(spec.StudyModel("organism/causal"), "cpu", fetch=False)
 
     made: dict[str, Any] = {}
-    for name in sorted(spec.builtin()):
-        models = () if spec.read_data(name).get("models") else QUICK
-        study = spec.changed(name, models=models)
-        facts, listed = {}, []
-        for model in study.models:
-            try:
-                facts[model.name] = facts_of(model, "cpu", fetch=False)
-            except CheckpointError:  # a model that is fetched by hand: the family is what its cells need
-                facts[model.name] = facts_of(spec.StudyModel("organism/causal"), "cpu", fetch=False)
-        for cell in outline(study, facts, exact=False):
-            known = facts[cell.model.name]
-            entry: dict[str, Any] = {
-                "title": cell.title, "decoding": hashlib.sha256(cell.experiment.decoding.to_json().encode()).hexdigest()[:16],
-                "documents": hashlib.sha256(json.dumps([cell.experiment.seeds, cell.documents]).encode()).hexdigest()[:16],
-            }  # fmt: skip
-            if known.here and cell.model.source.startswith("organism/"):
-                (whole,) = identify([cell])
-                settings = json.dumps(whole.settings, sort_keys=True)
+    with (
+        mock.patch.object(facts, "local_checkpoint", shipped),
+        mock.patch.object(documents, "local_checkpoint", shipped),
+    ):
+        for name in sorted(spec.builtin()):
+            models = () if spec.read_data(name).get("models") else QUICK
+            study = spec.changed(name, models=models)
+            known = {model.name: facts_of(model) for model in study.models}
+            listed: dict[str, dict[str, str]] = {}
+            for cell in outline(study, known, exact=False):
+                decoding = cell.experiment.decoding.to_json()
                 entry = {
-                    "id": whole.id,
-                    "settings": hashlib.sha256(settings.encode()).hexdigest()[:16],
-                    **entry,
+                    "decoding": digest(decoding),
+                    "documents": digest([cell.experiment.seeds, cell.documents]),
                 }
-            listed.append(entry)
-        made[name] = listed
+                if cell.model.source.startswith("organism/"):
+                    (whole,) = identify([cell])
+                    entry |= {"id": whole.id, "settings": digest(whole.settings)}
+                title = cell.title
+                while title in listed:
+                    title += " again"
+                listed[title] = entry
+            made[name] = listed
     return made
+
+
+def digest(data: Any) -> str:
+    """Of a text, or of JSON data."""
+    text = data if isinstance(data, str) else json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def frames(folder: Path) -> dict[str, str]:
@@ -203,7 +224,11 @@ def frames(folder: Path) -> dict[str, str]:
     made = {}
     for path in sorted((folder / "tables").glob("*.parquet")):
         frame = pd.read_parquet(path)
-        kept = [column for column in frame if not any(word in str(column) for word in MEASURED)]
+        kept = [
+            column
+            for column in frame
+            if column not in JUDGED and not any(word in str(column) for word in MEASURED)
+        ]
         made[path.stem] = frame[kept].to_csv(index=False, float_format="%.6g")
     return made
 
@@ -238,6 +263,7 @@ def verdicts() -> dict[str, Any]:
     """Claims, and the diagnosis of each model, of the default study."""
     from sinkscope.report.study.source import read
     from sinkscope.study import spec
+    from sinkscope.study.measured import Studied, collect
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(
@@ -259,7 +285,9 @@ def verdicts() -> dict[str, Any]:
                     if run.removed == run.removed
                 },
             }
-            for one in source.measured
+            for one in collect(
+                source.frames, {name: Studied(family) for name, family in source.families.items()}
+            )
         }
         return {"claims": list(map(told, judged)), "diagnosis": list(map(told, asked)), "measures": measures}
 
@@ -270,7 +298,7 @@ def told(verdict: Any) -> dict[str, Any]:
     known = [value for estimate in estimates for value in estimate if value == value]
     return {
         "question": verdict.question, "model": verdict.subject, "about": verdict.about, "status": verdict.status.value,
-        "answer": verdict.answer, "reason": verdict.reason and verdict.reason.value, "n": verdict.n,
+        "answer": verdict.answer, "reason": verdict.reason and verdict.reason.name, "n": verdict.n,
         "numbers": [f"{value:.5g}" for value in known],
     }  # fmt: skip
 

@@ -78,15 +78,8 @@ def test_the_command_adds_them_in_place(tmp_path: Path):
     out = tmp_path / "run.zarr.zip"
     invoke = CliRunner().invoke
     asked = [
-        "trace",
-        "organism/scratch",
-        "--prompt",
-        "What is 2 + 3?",
-        "--decoding",
-        "length=8,block=8",
-        "--out",
-        str(out),
-    ]
+        "trace", "organism/scratch", "--prompt", "What is 2 + 3?", "--decoding", "length=8,block=8", "--out", str(out),
+    ]  # fmt: skip
     done = invoke(app, [*asked, "--maps-at", "3", "--device", "cpu"])
     assert done.exit_code == 0, done.output
     assert list(ss.Trace.open(out).dataset["map_step"].values) == [3]

@@ -18,8 +18,7 @@ from sinkscope.attention.fused import attend, raw_lse
 from sinkscope.attention.kernels import cudnn_works
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.received import dense_map, dense_received, received
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 pytestmark = pytest.mark.gpu
 

@@ -216,3 +216,48 @@ def test_graphs_are_freed_with_the_model() -> None:
     del model
     gc.collect()
     assert torch.cuda.memory_allocated() <= before + (1 << 20)
+
+
+@pytest.mark.parametrize("cfg", [0.0, 1.0])
+def test_what_a_fixed_cache_does_not_know_runs_without_one(cfg: float) -> None:
+    """BD3LM hides pad tokens that it has written from later blocks, and guides with a twin: states as on its own cache."""
+    model, decoding = load("a2d_bd3lm", "float32"), ss.Bd3lmDecoding(16, 8, 16, cfg=cfg)
+    ids = prompt(1, 2, 16, 150)
+    written = int(ss.generate(model, ids, decoding).sequences[0, 18])
+    model.ids = replace(model.ids, pad=written)
+    for captured in compare(
+        model, [ids.where(ids != written, written + 1)] * 2, decoding, 1e-3, capture=HEADS
+    ):
+        assert captured == []
+
+
+def test_longer_answers_have_graphs_of_their_own() -> None:
+    """The first block of a longer answer sees as many keys as that of a shorter one, in a state of more columns."""
+    model = load("sdar", "float32")
+    for length in (16, 32):
+        tried = compare(model, [prompt(4, 2, 13, 150)] * 2, replace(GREEDY, length=length), 1e-3, cache=False)
+        assert tried[0]
+        assert all(tried[0])
+        assert tried[1] == []
+
+
+@pytest.mark.parametrize("family", ["llada", "llama", "sdar"])
+def test_the_switch_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SINKSCOPE_FAST=0 nothing of `gpu/` runs, the recorder's thread included: the same states and scores (float32)."""
+    decoding = {"llada": ss.LladaDecoding(32, 16, 8), "llama": ss.GreedyDecoding(24), "sdar": GREEDY}[family]
+    model, ids = load(family, "float32"), prompt(4, 3, 21, 150)
+    options = {"policy": "first:1", "capture": HEADS, "seed": [1, 2, 3]}
+    quick = [ss.generate(model, ids, decoding, **options) for _ in range(2)]
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    with (
+        counted_captures() as captures,
+        mock.patch("sinkscope.gpu.outbox.Outbox.send", side_effect=AssertionError),
+    ):
+        plain = ss.generate(model, ids, decoding, **options)
+    assert captures == []
+    for run in quick:
+        assert torch.equal(run.states, plain.states)
+        for name, steps in plain.trace._parts.arrays.items():
+            np.testing.assert_allclose(
+                run.trace._parts.arrays[name], steps, atol=1e-3, rtol=1e-3, err_msg=name
+            )

@@ -15,39 +15,14 @@ Tensors = dict[str, Tensor]
 def llada_config(**changes: Any) -> dict[str, Any]:
     """A config in LLaDA's words, all official keys that matter present."""
     config = {
-        "model_type": "llada",
-        "architectures": ["LLaDAModelLM"],
-        "activation_type": "silu",
-        "alibi": False,
-        "attention_layer_norm": False,
-        "bias_for_layer_norm": False,
-        "block_group_size": 1,
-        "block_type": "llama",
-        "d_model": 48,
-        "embedding_size": 96,
-        "eos_token_id": 80,
-        "include_bias": False,
-        "include_qkv_bias": False,
-        "input_emb_norm": False,
-        "layer_norm_type": "rms",
-        "mask_token_id": 90,
-        "max_sequence_length": 64,
-        "mlp_hidden_size": 80,
-        "mlp_ratio": 4,
-        "multi_query_attention": None,
-        "n_heads": 4,
-        "n_kv_heads": 4,
-        "n_layers": 2,
-        "pad_token_id": 80,
-        "rms_norm_eps": 1e-5,
-        "rope": True,
-        "rope_full_precision": True,
-        "rope_theta": 500000.0,
-        "scale_logits": False,
-        "vocab_size": 96,
-        "weight_tying": False,
-        "torch_dtype": "float32",
-    }
+        "model_type": "llada", "architectures": ["LLaDAModelLM"], "activation_type": "silu", "alibi": False,
+        "attention_layer_norm": False, "bias_for_layer_norm": False, "block_group_size": 1, "block_type": "llama",
+        "d_model": 48, "embedding_size": 96, "eos_token_id": 80, "include_bias": False, "include_qkv_bias": False,
+        "input_emb_norm": False, "layer_norm_type": "rms", "mask_token_id": 90, "max_sequence_length": 64,
+        "mlp_hidden_size": 80, "mlp_ratio": 4, "multi_query_attention": None, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2,
+        "pad_token_id": 80, "rms_norm_eps": 1e-5, "rope": True, "rope_full_precision": True, "rope_theta": 500000.0,
+        "scale_logits": False, "vocab_size": 96, "weight_tying": False, "torch_dtype": "float32",
+    }  # fmt: skip
     return {**config, **changes}
 
 
@@ -85,56 +60,24 @@ def llada_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:
 def dream_config(**changes: Any) -> dict[str, Any]:
     """A config in Dream's words."""
     config = {
-        "model_type": "Dream",
-        "architectures": ["DreamModel"],
-        "bos_token_id": 80,
-        "eos_token_id": 80,
-        "hidden_act": "silu",
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "mask_token_id": 90,
-        "max_position_embeddings": 128,
-        "max_window_layers": 2,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "pad_token_id": 80,
-        "rms_norm_eps": 1e-6,
-        "rope_scaling": None,
-        "rope_theta": 1000000.0,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "use_mrope": False,
-        "use_sliding_window": False,
+        "model_type": "Dream", "architectures": ["DreamModel"], "bos_token_id": 80, "eos_token_id": 80, "hidden_act": "silu",
+        "hidden_size": 48, "intermediate_size": 80, "mask_token_id": 90, "max_position_embeddings": 128,
+        "max_window_layers": 2, "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2,
+        "pad_token_id": 80, "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000.0, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "float32", "use_mrope": False, "use_sliding_window": False,
         "vocab_size": 96,
-    }
+    }  # fmt: skip
     return {**config, **changes}
 
 
 def llama_config(**changes: Any) -> dict[str, Any]:
     """A config of a causal model in transformers' Llama layout."""
     config = {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "attention_bias": False,
-        "bos_token_id": 80,
-        "eos_token_id": 81,
-        "hidden_act": "silu",
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "max_position_embeddings": 128,
-        "mlp_bias": False,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-5,
-        "rope_scaling": None,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "torch_dtype": "float32",
-        "vocab_size": 96,
-    }
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False, "bos_token_id": 80,
+        "eos_token_id": 81, "hidden_act": "silu", "hidden_size": 48, "intermediate_size": 80, "max_position_embeddings": 128,
+        "mlp_bias": False, "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32", "vocab_size": 96,
+    }  # fmt: skip
     return {**config, **changes}
 
 

@@ -16,8 +16,7 @@ from sinkscope.attention.fused import raw_lse
 from sinkscope.attention.kernels import column_kernels
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import dense_map, received
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
 @dataclass(frozen=True)

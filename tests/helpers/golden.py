@@ -15,15 +15,8 @@ FAMILIES = ("llada", "dream", "mmada", "llama")
 """Folder names; the family of the folder "llama" is "causal"."""
 
 LATER = (
-    "llada2",
-    "sdar",
-    "fast_dllm_v2",
-    "a2d_qwen3",
-    "a2d_llama",
-    "open_dcoder",
-    "llada_moe",
-    "rnd1",
-)
+    "llada2", "sdar", "fast_dllm_v2", "a2d_qwen3", "a2d_llama", "open_dcoder", "llada_moe", "rnd1",
+)  # fmt: skip
 """Folder names of the families that came later; the family of both a2d folders is "a2d"."""
 
 NEWEST = ("nemotron_diffusion", "a2d_bd3lm", "diffusion_gemma")

@@ -70,11 +70,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 folder = hub.repositories[name][commit]
                 files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
                 body = {
-                    "id": name,
-                    "modelId": name,
-                    "sha": commit,
-                    "siblings": [{"rfilename": f} for f in files],
-                }
+                    "id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": f} for f in files],
+                }  # fmt: skip
                 self.respond(200, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
         def send_file(self, name: str, revision: str, file: str) -> None:

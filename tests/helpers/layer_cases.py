@@ -53,14 +53,9 @@ RANDOM = {
     ),
 }
 FORWARDS = (
-    "llada-float32",
-    "llada-bfloat16",
-    "dream-float32",
-    "dream-bfloat16",
-    "mmada-float32",
-    "llada-biased-float32",
+    "llada-float32", "llada-bfloat16", "dream-float32", "dream-bfloat16", "mmada-float32", "llada-biased-float32",
     "dream-7-heads-bfloat16",
-)
+)  # fmt: skip
 WIDE = ("llada-wide-bfloat16", "dream-wide-bfloat16", "llada-wide-float16", "dream-wide-float32")
 """Head widths and sizes that the interpreter would take too long for."""
 

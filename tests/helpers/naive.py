@@ -85,15 +85,8 @@ class Case:
     def visibility(self) -> Visibility:
         """The pattern as sinkscope describes it."""
         return Visibility(
-            self.Q,
-            self.K,
-            self.real(),
-            self.causal,
-            self.window,
-            self.dense_mask(),
-            self.padded,
-            block=self.block,
-        )
+            self.Q, self.K, self.real(), self.causal, self.window, self.dense_mask(), self.padded, block=self.block,
+        )  # fmt: skip
 
     def taken(self, silence: bool = False) -> KeyMask | None:
         """What a policy takes away in this case."""
@@ -201,27 +194,11 @@ def cases(draw: st.DrawFn, taken: tuple[str, ...] = ("none", "columns", "band", 
         padding = tuple(draw(st.integers(0, K - 1)) for _ in range(B))
     plain = not causal and window is None and not dense
     return Case(
-        B=B,
-        H=H,
-        G=G,
-        Q=Q,
-        K=K,
-        D=draw(st.sampled_from([4, 8, 16])),
-        causal=causal and not dense,
-        window=window,
-        padding=padding,
-        dense=dense,
-        taken_kind=draw(st.sampled_from(taken)),
-        shared_rows=draw(st.booleans()),
-        shared_heads=draw(st.booleans()),
-        hide_share=draw(st.sampled_from([0.0, 0.1, 0.3, 0.7, 0.95, 1.0])),
-        width=draw(st.integers(1, 12)),
-        first=draw(st.integers(0, 3)),
-        future=draw(st.one_of(st.none(), st.integers(0, 6))),
-        classes=draw(st.integers(1, 4)),
-        padded=draw(st.sampled_from(["keys", "none", "uniform"])) if plain else "none",
-        tile_bytes=draw(st.sampled_from([1, 500, 4000, 1 << 20])),
-        seed=draw(st.integers(0, 2**20)),
-        block=block,
+        B=B, H=H, G=G, Q=Q, K=K, D=draw(st.sampled_from([4, 8, 16])), causal=causal and not dense, window=window,
+        padding=padding, dense=dense, taken_kind=draw(st.sampled_from(taken)), shared_rows=draw(st.booleans()),
+        shared_heads=draw(st.booleans()), hide_share=draw(st.sampled_from([0.0, 0.1, 0.3, 0.7, 0.95, 1.0])),
+        width=draw(st.integers(1, 12)), first=draw(st.integers(0, 3)), future=draw(st.one_of(st.none(), st.integers(0, 6))),
+        classes=draw(st.integers(1, 4)), padded=draw(st.sampled_from(["keys", "none", "uniform"])) if plain else "none",
+        tile_bytes=draw(st.sampled_from([1, 500, 4000, 1 << 20])), seed=draw(st.integers(0, 2**20)), block=block,
         right=block is not None and draw(st.booleans()),
-    )
+    )  # fmt: skip

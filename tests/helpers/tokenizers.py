@@ -25,12 +25,8 @@ CHATML = (
 
 SPECIAL: dict[str, dict[str, int]] = {
     "llada": {
-        "<|startoftext|>": 479,
-        "<|endoftext|>": 480,
-        "<|start_header_id|>": 502,
-        "<|end_header_id|>": 503,
-        "<|mdm_mask|>": 504,
-        "<|eot_id|>": 506,
+        "<|startoftext|>": 479, "<|endoftext|>": 480, "<|start_header_id|>": 502, "<|end_header_id|>": 503,
+        "<|mdm_mask|>": 504, "<|eot_id|>": 506,
     },
     "dream": {
         "<|endoftext|>": 478,
@@ -40,26 +36,19 @@ SPECIAL: dict[str, dict[str, int]] = {
         "<|mask|>": 501,
     },
     "llama": {
-        "<|begin_of_text|>": 480,
-        "<|end_of_text|>": 481,
-        "<|start_header_id|>": 482,
-        "<|end_header_id|>": 483,
-        "<|pad|>": 484,
-        "<|eot_id|>": 485,
+        "<|begin_of_text|>": 480, "<|end_of_text|>": 481, "<|start_header_id|>": 482, "<|end_header_id|>": 483,
+        "<|pad|>": 484, "<|eot_id|>": 485,
     },
-}
+}  # fmt: skip
 SPECIAL["mmada"] = SPECIAL["llada"]
 
 ROLES: dict[str, dict[str, str]] = {
     "llada": {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
     "dream": {
-        "bos_token": "<|beginoftext|>",
-        "eos_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
-        "mask_token": "<|mask|>",
+        "bos_token": "<|beginoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "mask_token": "<|mask|>",
     },
     "llama": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>", "pad_token": "<|pad|>"},
-}
+}  # fmt: skip
 ROLES["mmada"] = ROLES["llada"]
 
 TEMPLATES = {"llada": HEADERS, "mmada": HEADERS, "dream": CHATML, "llama": HEADERS}

@@ -232,11 +232,8 @@ def test_flags(carrier: Case) -> None:
     seen = carrier.step(2)
     assert void(seen) == {}
     quiet = SimpleNamespace(
-        model=SimpleNamespace(spec=SimpleNamespace(causal=True)),
-        calls=[],
-        kind=seen.kind,
-        layer_sinks=torch.zeros(1),
-    )
+        model=SimpleNamespace(spec=SimpleNamespace(causal=True)), calls=[], kind=seen.kind, layer_sinks=torch.zeros(1),
+    )  # fmt: skip
     calls = [
         SimpleNamespace(value=torch.nn.functional.normalize(call.value + 1, dim=-1), sink=torch.ones(2))
         for call in seen.calls

@@ -70,11 +70,71 @@ def test_wrong_verdicts_stay_rare(turn):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", simulation.CHAIN_CASES, ids=lambda case: case.name)
 def test_whole_chains_err_rarely(case, monkeypatch):
-    """From planted attention, vectors and answers on: 40 studies for each truth; a rate of 5 % fails with 0.01."""
-    monkeypatch.setattr(simulated_traces, "POOL", 96)
-    for null in case.simulation.nulls:
-        for n in (16, 64):
-            assert simulation.wrong_share(case.claim, null, n, 40) <= 0.15, (null.name, n)
+    """From planted attention, vectors, answers and texts on, at n = 16, 64 and 200: of 20 studies of each truth at most 5 % give
+    a wrong verdict, over all truths and n, and none of them certainly more than 5 %."""
+    monkeypatch.setattr(simulated_traces, "POOL", 240)
+    found = {
+        (null.name, n): simulation.examine(case.claim, null, n, 20)
+        for null in case.simulation.nulls
+        for n in simulation.CHAIN_SIZES
+    }
+    assert sum(one.wrong for one in found.values()) <= 0.05 * sum(one.studies for one in found.values()), (
+        found
+    )
+    assert all(one.holds is not False for one in found.values()), found
+
+
+@pytest.mark.parametrize("name", ["rival", "rival-model", "mostly", "dose"])
+@pytest.mark.parametrize("n", [16, 64, 200])
+def test_a_loss_that_is_not_the_sinks_decides_nothing_between_models_or_masks(name: str, n: int) -> None:
+    """One model, or mask, loses everything: where the strongest sinks were missed, under keys with as much attention too, and
+    in proportion to attention."""
+    (case,) = (case for case in simulation.CASES if case.name == name)
+    lost = ("the causal model loses", "it loses", "top:10 loses", "one loses all")
+    asked = [null for null in case.simulation.nulls if null.name.startswith(lost)]
+    assert len(asked) == (4 if name.startswith("rival") else 2)
+    for null in asked:
+        assert set(simulation.verdicts(case.claim, null.study, n, 40, null.name)) == {Status.UNDECIDED}, (
+            null.name
+        )
+
+
+@pytest.mark.parametrize("case", simulation.REACH_CASES, ids=lambda case: case.name)
+def test_with_controls_that_reach_what_was_measured_no_loss_is_called_the_sinks(case) -> None:
+    """SmolLM2's remove .59 of what the mask does, and so do its twins'."""
+    reached = {"causal": 0.59, "llada": 0.59, "mmada": 0.59}
+    effect = case.simulation.effects[0]
+    planted = effect.study(effect.sizes[-1])(64, np.random.default_rng(0))
+    for measures in (planted, *planted.others):
+        for policy, run in measures.runs.items():
+            if policy.endswith("match=mass"):
+                like = measures.runs[policy.removeprefix("random(").removesuffix("),match=mass")]
+                assert run.removed / like.removed == pytest.approx(
+                    reached.get(measures.family, 0.59), abs=0.01
+                )
+    found = simulation.verdicts(case.claim, effect.study(effect.sizes[-1]), 64, 40, "planted")
+    assert set(found) == {Status.UNDECIDED}
+
+
+@pytest.mark.parametrize(
+    "simulated", [simulated_traces.ANSWERS, simulated_traces.READ], ids=["answers", "texts"]
+)
+def test_what_is_measured_from_records_is_what_was_planted(simulated) -> None:
+    """Scores by document, draws of controls, guessing, rivals, and what masks did, through comparison, tables and `collect`."""
+    plain = {**simulation.SIMULATIONS} if simulated is simulated_traces.ANSWERS else simulated_texts.TEXTS
+    for name, chain in simulated.items():
+        for null in chain.nulls:
+            (planted,) = (each for each in plain[name].nulls if each.name == null.name)
+            one, other = (study(16, np.random.default_rng(3)) for study in (planted.study, null.study))
+            for mine, theirs in zip((one, *one.others), (other, *other.others), strict=True):
+                assert (mine.subject, mine.family, mine.kind, mine.guess) == (
+                    theirs.subject, theirs.family, theirs.kind, theirs.guess
+                )  # fmt: skip
+                for policy, run in mine.runs.items():
+                    assert theirs.runs[policy].scores == pytest.approx(run.scores), (name, null.name, policy)
+                    if policy != "none":
+                        assert theirs.runs[policy].removed == pytest.approx(run.removed, rel=0.15)
+                        assert theirs.runs[policy].strongest == pytest.approx(run.strongest, rel=0.15)
 
 
 @pytest.mark.soak

@@ -12,14 +12,9 @@ import transformers
 import sinkscope as ss
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128,
+}  # fmt: skip
 
 SUPPORTED: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 6},
@@ -61,13 +56,8 @@ def test_measured_and_generated_like_transformers(name: str, tmp_path: Path) -> 
     run = ss.generate(model, prompt, ss.GreedyDecoding(8, eos=None), capture=ss.Capture())
     model.network.set_attn_implementation("eager")
     theirs = model.network.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
-        max_new_tokens=8,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
     assert torch.equal(theirs, run.sequences)
 
 

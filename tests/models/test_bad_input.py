@@ -175,16 +175,11 @@ def test_golden_on_a_gpu(family: str) -> None:
 @pytest.mark.parametrize(
     "ids",
     [
-        [1, 2, 3],
-        [[]],
-        torch.zeros(1, 2, 3, dtype=torch.long),
-        torch.zeros(1, 4),
-        torch.zeros(1, 4, dtype=torch.bool),
-        [[0, -1]],
-        [[0, 512]],
+        [1, 2, 3], [[]], torch.zeros(1, 2, 3, dtype=torch.long), torch.zeros(1, 4), torch.zeros(1, 4, dtype=torch.bool),
+        [[0, -1]], [[0, 512]],
     ],
     ids=["one row without a batch", "empty", "3-D", "floats", "bools", "negative", "too large"],
-)
+)  # fmt: skip
 def test_ids_that_are_none(ids: Any) -> None:
     with pytest.raises(ss.InputError, match="ids"):
         golden.model("llada").logits(ids)

@@ -15,17 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 import sinkscope as ss
 
 BASE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": BASE,
     "mistral": {**BASE, "sliding_window": 6},
@@ -50,21 +42,11 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
     "gpt2": {"vocab_size": 96, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 128},
     "deepseek_v3": {
-        **BASE,
-        "num_key_value_heads": 4,
-        "q_lora_rank": 16,
-        "kv_lora_rank": 16,
-        "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 12,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 1,
-        "topk_group": 1,
-        "moe_intermediate_size": 32,
-        "first_k_dense_replace": 4,
+        **BASE, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+        "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+        "moe_intermediate_size": 32, "first_k_dense_replace": 4,
     },
-}
+}  # fmt: skip
 """Sliding windows, windows in some layers only, chunks, another scale, no rotation in a layer, learned sinks, wider values, …"""
 
 

@@ -118,13 +118,9 @@ def test_a_lying_config_is_refused_without_time_or_memory(tmp_path: Path) -> Non
             folder = Path(shutil.copytree(plain, tmp_path / f"{family}-{number}"))
             folders.append(str(configured(folder, **lie)))
     done = subprocess.run(
-        [sys.executable, "-c", REFUSALS, *folders],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30)),
-        check=False,
-    )
+        [sys.executable, "-c", REFUSALS, *folders], capture_output=True, text=True, timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30)), check=False,
+    )  # fmt: skip
     assert done.stdout.splitlines() == [f"refused {folder}" for folder in folders], done.stderr[-500:]
 
 

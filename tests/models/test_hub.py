@@ -19,13 +19,8 @@ import sinkscope as ss
 
 FIRST, SECOND = "a" * 40, "b" * 40
 NEVER = (
-    "modeling_llada.py",
-    "pytorch_model.bin",
-    "onnx/model.onnx",
-    "README.md",
-    "model.gguf",
-    "other.safetensors",
-)
+    "modeling_llada.py", "pytorch_model.bin", "onnx/model.onnx", "README.md", "model.gguf", "other.safetensors",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -211,19 +206,12 @@ def test_as_a_user_would_set_it_up(hub: Hub, tmp_path: Path) -> None:
     hub.add("someone/tiny", folder, FIRST, "main")
     for offline, program in (("0", FETCH), ("1", LOAD)):
         environment = {
-            **os.environ,
-            "HF_ENDPOINT": hub.address,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": offline,
-        }
+            **os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": offline,
+        }  # fmt: skip
         environment.pop("HF_HUB_CACHE", None)
         done = subprocess.run(
-            [sys.executable, "-c", program, "someone/tiny", str(folder)],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=200,
-            check=False,
-        )
+            [sys.executable, "-c", program, "someone/tiny", str(folder)], capture_output=True, text=True, env=environment,
+            timeout=200, check=False,
+        )  # fmt: skip
         assert done.stdout.split() == [FIRST, "True"], done.stderr
     assert not hub.files_asked_for() & set(NEVER)

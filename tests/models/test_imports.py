@@ -14,29 +14,16 @@ from tests.helpers import golden
 def python(program: str, *arguments: str) -> str:
     """Standard output of a program in a fresh interpreter."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=250, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 HEAVY = (
-    "torch",
-    "transformers",
-    "numpy",
-    "xarray",
-    "zarr",
-    "pandas",
-    "matplotlib",
-    "pyarrow",
-    "typer",
-    "rich",
-)
+    "torch", "transformers", "numpy", "xarray", "zarr", "pandas", "matplotlib", "pyarrow", "typer", "rich",
+)  # fmt: skip
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -136,18 +136,11 @@ def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_in_blocks(tmp_path: Path) -
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     sizes = {
-        "hidden_size": 48,
-        "intermediate_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "head_dim": 16,
-    }
+        "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
+    }  # fmt: skip
     experts = {
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 24,
-        "norm_topk_prob": True,
-    }
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
+    }  # fmt: skip
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
         **sizes, **experts, num_key_value_heads=2, vocab_size=128, tie_word_embeddings=False
@@ -160,11 +153,8 @@ def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_in_blocks(tmp_path: Path) -
     network.save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())
     own = {
-        "model_type": "sdar_moe",
-        "architectures": ["SDARMoeForCausalLM"],
-        "block_size": 4,
-        "mask_token_id": 127,
-    }
+        "model_type": "sdar_moe", "architectures": ["SDARMoeForCausalLM"], "block_size": 4, "mask_token_id": 127,
+    }  # fmt: skip
     stored.pop("num_local_experts", None)  # transformers' own name for them
     (tmp_path / "config.json").write_text(json.dumps({**stored, **own, "num_experts": 8}))
     model = ss.load(tmp_path, device="cpu", dtype="float32")

@@ -29,14 +29,9 @@ def config_of(name: str) -> Any:
             **common, position_embedding_type="rotary", mask_token_id=MASK, token_dropout=True
         )
     return transformers.ModernBertConfig(
-        **common,
-        local_attention=8,
-        global_attn_every_n_layers=2,
-        bos_token_id=2,
-        eos_token_id=3,
-        cls_token_id=2,
+        **common, local_attention=8, global_attn_every_n_layers=2, bos_token_id=2, eos_token_id=3, cls_token_id=2,
         sep_token_id=3,
-    )
+    )  # fmt: skip
 
 
 @cache
@@ -147,16 +142,8 @@ def sapiens_weights(folder: Path) -> dict[str, torch.Tensor]:
     import zipfile
 
     command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "sapiens==1.0.5",
-        "--no-deps",
-        "-q",
-        "-d",
-        str(folder),
-    ]
+        sys.executable, "-m", "pip", "download", "sapiens==1.0.5", "--no-deps", "-q", "-d", str(folder),
+    ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, timeout=300, check=False)
     found = list(folder.glob("sapiens-1.0.5*.whl"))
     if done.returncode or not found:

@@ -87,13 +87,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], di
         write(folder / family, config, big(config), shards=4)
     words = [f"{folder / family},{dtype},{golden.checkpoint(family)}" for family, dtype in CASES]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=250,
-        check=False,
-    )
+        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=250, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return dict(zip(CASES, map(json.loads, done.stdout.splitlines()), strict=True))
 

@@ -44,12 +44,9 @@ def test_nemotron(name: str) -> None:
     ids = golden.tensor("nemotron_diffusion", name, "input_ids")
     mask = golden.tensor("nemotron_diffusion", name, "attention_mask") if "attention_mask" in stored else None
     check(
-        "nemotron_diffusion",
-        name,
-        model.logits(ids, mask, **seen),
-        model.attention(ids, mask, **seen),
+        "nemotron_diffusion", name, model.logits(ids, mask, **seen), model.attention(ids, mask, **seen),
         None if mask is None else mask.bool(),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", golden.names("nemotron_diffusion", "sinkmask"))
@@ -60,11 +57,8 @@ def test_nemotron_with_masked_columns(name: str) -> None:
     ids = golden.tensor("nemotron_diffusion", plain, "input_ids")
     policy = ss.MaskKeys({int(layer): columns for layer, columns in entry["columns_per_layer"].items()})
     check(
-        "nemotron_diffusion",
-        name,
-        model.logits(ids, policy=policy, **seen),
-        model.attention(ids, policy=policy, **seen),
-    )
+        "nemotron_diffusion", name, model.logits(ids, policy=policy, **seen), model.attention(ids, policy=policy, **seen),
+    )  # fmt: skip
 
 
 def test_the_modes_of_nemotron_are_one_network() -> None:
@@ -92,12 +86,9 @@ def test_a2d_in_blocks(name: str) -> None:
     ids = golden.tensor("a2d_bd3lm", name, "input_ids")
     mask = golden.tensor("a2d_bd3lm", name, "attention_mask") if "attention_mask" in stored else None
     check(
-        "a2d_bd3lm",
-        name,
-        model.logits(ids, mask, block=block),
-        model.attention(ids, mask, block=block),
+        "a2d_bd3lm", name, model.logits(ids, mask, block=block), model.attention(ids, mask, block=block),
         None if mask is None else mask.bool(),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", golden.names("a2d_bd3lm", "sinkmask"))

@@ -83,7 +83,7 @@ def touching(right: Any, *args: Any) -> AttentionCall:
 
 
 MAP, SUMS, SEEN = "recorded map times values", "received attention", (interface, "_visibility")
-FUSED = (interface.fused, "attend_and_sum")
+FUSED = (interface, "attend_and_sum")
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Patch, str]] = {
     "heads in another order: every row still sums to one": (
         golden.FAMILIES, ("float32", "bfloat16"),

@@ -75,13 +75,9 @@ def test_llada_tokenizer() -> None:
     tokenizer = loaded("llada")
     assert len(tokenizer) == 126349
     known = {
-        "<|startoftext|>": 126080,
-        "<|endoftext|>": 126081,
-        "<|mdm_mask|>": 126336,
-        "<|start_header_id|>": 126346,
-        "<|end_header_id|>": 126347,
-        "<|eot_id|>": 126348,
-    }
+        "<|startoftext|>": 126080, "<|endoftext|>": 126081, "<|mdm_mask|>": 126336, "<|start_header_id|>": 126346,
+        "<|end_header_id|>": 126347, "<|eot_id|>": 126348,
+    }  # fmt: skip
     for text, number in known.items():
         assert tokenizer.convert_tokens_to_ids(text) == number
         assert tokenizer(text, add_special_tokens=False).input_ids == [number], (
@@ -111,12 +107,8 @@ def test_mmada_template_has_a_single_newline() -> None:
 def test_dream_tokenizer() -> None:
     tokenizer = loaded("dream")
     known = {
-        "<|endoftext|>": 151643,
-        "<|im_start|>": 151644,
-        "<|im_end|>": 151645,
-        "<|beginoftext|>": 151665,
-        "<|mask|>": 151666,
-    }
+        "<|endoftext|>": 151643, "<|im_start|>": 151644, "<|im_end|>": 151645, "<|beginoftext|>": 151665, "<|mask|>": 151666,
+    }  # fmt: skip
     for text, number in known.items():
         assert tokenizer.convert_tokens_to_ids(text) == number
         assert tokenizer(text, add_special_tokens=False).input_ids == [number]

@@ -10,6 +10,7 @@ import torch
 from lab.causal_types import BEGIN, END, PAGE, generated, outcome, said, tiny
 
 import sinkscope as ss
+from sinkscope.models.variant import Variant, vary
 
 ROWS = {
     kind: words
@@ -93,6 +94,49 @@ def test_gates_are_those_of_the_network(tmp_path: Path) -> None:
         found = torch.from_numpy(run.trace.dataset["gate"].values[:, step, 0])
         torch.testing.assert_close(found, gate, atol=1e-4, rtol=1e-4)
     assert "gate" not in ss.generate("organism/causal", "a", length=2, capture=ss.Capture()).trace.dataset
+
+
+@pytest.mark.parametrize(
+    ("kind", "gated"),
+    [
+        ("beam", (0, 1, 2, 3)),
+        ("bailing_hybrid", (1, 3)),
+        ("laguna", (0, 1, 2, 3)),
+        ("bitnet", ()),
+        ("llama", ()),
+    ],
+)
+def test_gates_are_told_from_norms_and_from_what_else_comes_before_the_output(
+    kind: str, gated: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The gate's own layer takes the tokens' states, as wide as the output; Laguna's gates pass 1; BitNet has a norm there."""
+    assert tuple(loaded(kind, tmp_path).gates) == gated
+
+
+def test_gates_of_changed_attention() -> None:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=96
+    )
+    network = transformers.LlamaForCausalLM(config)
+    vary(network, Variant(gate=True), "cpu")
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model = ss.wrap(network)
+    assert tuple(model.gates) == (0, 1)
+    run = ss.generate(model, torch.arange(9)[None], ss.GreedyDecoding(2, eos=None), capture=ss.Capture())
+    assert 0.2 < float(run.trace.dataset["gate"].mean()) < 0.8
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen3_5"])
+def test_text_networks_of_checkpoints_with_towers_for_images(kind: str, tmp_path: Path) -> None:
+    network = tiny(kind)
+    network.save_pretrained(tmp_path)
+    model, ids = ss.load(tmp_path, device="cpu", dtype="float32"), torch.arange(3, 15)[None]
+    assert generated(model) == ""
+    network.set_attn_implementation("eager")
+    torch.testing.assert_close(model.logits(ids), network(ids).logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["gpt_oss", "mimo_v2_flash"])

@@ -14,12 +14,9 @@ from tests.helpers.checkpoints import dream_config, llada_config, llama_config, 
 import sinkscope as ss
 
 LLAMA3 = {
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
+    "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
     "rope_type": "llama3",
-}
+}  # fmt: skip
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "llada": llada_config(),
@@ -98,13 +95,8 @@ def test_sequences_past_the_stated_length(variant: str, tmp_path: Path) -> None:
 
 def test_mmada_layout_is_llada_with_its_own_padding(tmp_path: Path) -> None:
     config = llada_config(
-        model_type="mmada",
-        codebook_size=8,
-        new_vocab_size=96,
-        llm_vocab_size=88,
-        num_vq_tokens=4,
-        n_kv_heads=2,
-    )
+        model_type="mmada", codebook_size=8, new_vocab_size=96, llm_vocab_size=88, num_vq_tokens=4, n_kv_heads=2,
+    )  # fmt: skip
     weights = write(tmp_path / "checkpoint", config)
     model = ss.load(tmp_path / "checkpoint", device="cpu")
     ids, mask = inputs(config)

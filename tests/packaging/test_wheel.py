@@ -23,18 +23,8 @@ FROM_THE_INDEX = "SINKSCOPE_FRESH_INSTALL"
 """Where this variable is set, the wheel's dependencies come from the package index (minutes, 1.7 GB); .ci/run does so."""
 
 OPTIONAL = {
-    "anywidget",
-    "datasets",
-    "lm_eval",
-    "ray",
-    "submitit",
-    "triton",
-    "peft",
-    "IPython",
-    "tqdm",
-    "traitlets",
-    "tomli",
-}
+    "anywidget", "datasets", "lm_eval", "ray", "submitit", "triton", "peft", "IPython", "tqdm", "traitlets", "tomli",
+}  # fmt: skip
 """Imported where somebody asks for them: extras, or what a notebook brings along."""
 
 STUDY = """
@@ -185,15 +175,8 @@ def test_the_wheel_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     assert "organism/scratch" in sinkscope("models", "organism/scratch")
     prompt = "Jack has 6 bags with 6 seeds each. How many seeds does he have?"
     sinkscope(
-        "trace",
-        "organism/scratch",
-        "--prompt",
-        prompt,
-        "--decoding",
-        "length=16,block=16",
-        "--out",
-        "t.zarr.zip",
-    )
+        "trace", "organism/scratch", "--prompt", prompt, "--decoding", "length=16,block=16", "--out", "t.zarr.zip",
+    )  # fmt: skip
     assert "sinks per head" in sinkscope("show", "t.zarr.zip")
     sinkscope("show", "t.zarr.zip", "--view", "t.html")
     assert (work / "t.html").stat().st_size > 10_000

@@ -19,11 +19,8 @@ from sinkscope.models.model import Model
 PROMPT = 11
 CLOSE = 1e-4
 ACCOUNT = {
-    "hidden_share": "share",
-    "sinks_hit": "hit",
-    "strongest_hit": "strongest",
-    "sink_removed": "removed",
-}
+    "hidden_share": "share", "sinks_hit": "hit", "strongest_hit": "strongest", "sink_removed": "removed",
+}  # fmt: skip
 RECORDED = ("received", "received_raw", *ACCOUNT)
 """What a trace says of a step that the dense reference knows too."""
 
@@ -171,12 +168,9 @@ def one_group(
         here = {name: values[:, step] for name, values in recorded.items()}
         compare_step(here, found, theirs, offset, where)
         torch.testing.assert_close(
-            heard_logits[seen].double(),
-            logits[seen],
-            atol=CLOSE * (1 + 2 * getattr(decoding, "cfg", 0)),
-            rtol=CLOSE,
+            heard_logits[seen].double(), logits[seen], atol=CLOSE * (1 + 2 * getattr(decoding, "cfg", 0)), rtol=CLOSE,
             msg=where,
-        )
+        )  # fmt: skip
         assert torch.equal(states[step + 1], after), f"{where}: the loop decided otherwise"
     assert dense.adopted <= 0.02 * max(50, dense.choices), "too many choices were near ties"
     return dense

@@ -39,14 +39,8 @@ def traced(family: str, policy: str) -> ss.Run:
     ids, real = batch()
     capture = ss.Capture(level="maps")
     return ss.generate(
-        golden.model(family),
-        ids,
-        DECODINGS[family],
-        policy=policy,
-        capture=capture,
-        seed=0,
-        attention_mask=real,
-    )
+        golden.model(family), ids, DECODINGS[family], policy=policy, capture=capture, seed=0, attention_mask=real,
+    )  # fmt: skip
 
 
 def sinks(received: np.ndarray) -> np.ndarray:
@@ -88,12 +82,9 @@ def account(run: ss.Run, maps: np.ndarray, row: int) -> tuple[float, float]:
 @pytest.mark.parametrize(
     "policy",
     [
-        "top:2,effect=silence",
-        "top:3@layer,effect=silence",
-        "first:2,effect=silence",
-        "above:1,effect=silence",
+        "top:2,effect=silence", "top:3@layer,effect=silence", "first:2,effect=silence", "above:1,effect=silence",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_silenced_keys_are_counted_on_the_attention_that_stays(family: str, policy: str) -> None:
     """Silencing leaves attention as it is: the recorded maps are those over all keys, in every layer."""

@@ -304,8 +304,5 @@ def test_padding_in_a_single_forward() -> None:
             ss.MaskFirst(2, effect="silence"),
         ):
             torch.testing.assert_close(
-                model.logits(wide, mask, policy=policy)[:, 4:],
-                model.logits(ids, policy=policy),
-                atol=2e-4,
-                rtol=1e-4,
-            )
+                model.logits(wide, mask, policy=policy)[:, 4:], model.logits(ids, policy=policy), atol=2e-4, rtol=1e-4,
+            )  # fmt: skip

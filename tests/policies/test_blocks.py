@@ -51,15 +51,12 @@ USUAL = [
 
 ALL = [
     pytest.param(
-        family,
-        cached,
-        policy,
-        id=f"{family}-{'cached' if cached else 'recomputed'}-{name}",
+        family, cached, policy, id=f"{family}-{'cached' if cached else 'recomputed'}-{name}",
         marks=pytest.mark.soak if (number + 17 * turn + FROM) % EVERY else pytest.mark.slow,
     )
     for turn, (family, cached) in enumerate(SETTINGS)
     for number, (name, policy) in enumerate(pair for pair in everything() if can_be_followed(pair[1]))
-]
+]  # fmt: skip
 
 
 def forwards(run: ss.Run, mask: int, block: int, cached: bool) -> Iterator[tuple[str, int, slice]]:

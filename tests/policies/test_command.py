@@ -21,14 +21,8 @@ def code_of(folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> objec
     )
     where = ["--prompt-ids", folder / "ids.txt", "--out", folder / "run.zarr.zip", "--device", "cpu"]
     words = [
-        "trace",
-        golden.checkpoint("llada"),
-        *where,
-        "--policy",
-        policy,
-        "--decoding",
-        DECODINGS["llada"],
-    ]
+        "trace", golden.checkpoint("llada"), *where, "--policy", policy, "--decoding", DECODINGS["llada"],
+    ]  # fmt: skip
     monkeypatch.setattr("sys.argv", ["sinkscope", *map(str, words)])
     with pytest.raises(SystemExit) as stopped:
         cli.main()

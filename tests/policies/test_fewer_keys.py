@@ -98,11 +98,8 @@ SCALE = 4
 """Tiles of 1/16 of their size are as much smaller than the matrix of a quarter of the tokens, and take 1/16 of the time."""
 
 SMALL = [
-    ss.MaskTop(5),
-    ss.KeepTop(0.5, effect="silence"),
-    ss.Window(64, first=4),
-    ss.MaskRandom(like=ss.MaskTop(5)),
-]
+    ss.MaskTop(5), ss.KeepTop(0.5, effect="silence"), ss.Window(64, first=4), ss.MaskRandom(like=ss.MaskTop(5)),
+]  # fmt: skip
 MORE = [ss.MaskTop(5, effect="silence"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.5), ss.MaskTop(5, when="same"),
         ss.Window(64, effect="silence"), ss.MaskFirst(4), ss.MaskKeys({0: [0, 9]}),
         ss.MaskTop(5, scores="masked"), ss.MaskFirst(1) & ss.Window(100),

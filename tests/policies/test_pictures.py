@@ -19,25 +19,16 @@ def picture(policy: Any, capture: ss.Capture | None = None) -> ss.Run:
     about = golden.manifest("mmada")["generate"][NAME]
     given = about["kwargs"]
     decoding = ss.MmadaImageDecoding(
-        timesteps=given["timesteps"],
-        guidance=given["guidance_scale"],
-        temperature=1.0,
-        offset=about["len_text_tokenizer"],
-    )
+        timesteps=given["timesteps"], guidance=given["guidance_scale"], temperature=1.0, offset=about["len_text_tokenizer"],
+    )  # fmt: skip
     ids, mask, free, free_mask = (
         golden.tensor("mmada", NAME, key)
         for key in ("input_ids", "attention_mask", "uncond_input_ids", "uncond_attention_mask")
     )
     return ss.generate(
-        golden.model("mmada"),
-        ids,
-        decoding,
-        policy=policy,
-        capture=capture,
-        seed=about["seed"],
-        attention_mask=mask,
+        golden.model("mmada"), ids, decoding, policy=policy, capture=capture, seed=about["seed"], attention_mask=mask,
         unconditional=(free, free_mask),
-    )
+    )  # fmt: skip
 
 
 def test_taking_nothing_changes_no_code() -> None:
@@ -48,13 +39,10 @@ def test_taking_nothing_changes_no_code() -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        ss.MaskTop(3),
-        ss.MaskKeys({0: [20, 25], 2: [22]}),
-        ss.KeepTop(0.4, scope="layer"),
-        ss.MaskRandom(like=ss.MaskTop(3)),
+        ss.MaskTop(3), ss.MaskKeys({0: [20, 25], 2: [22]}), ss.KeepTop(0.4, scope="layer"), ss.MaskRandom(like=ss.MaskTop(3)),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_both_branches_lose_the_same_keys(policy: Any) -> None:
     run = picture(policy, ss.Capture())
     data, taken = run.trace.dataset, run.trace.masked_keys().values

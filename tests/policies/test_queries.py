@@ -19,52 +19,22 @@ from tests.policies.test_blocks import prompt as block_prompt
 import sinkscope as ss
 
 CAUSAL = [
-    "first:1,prefill=no",
-    "first:2,prefill=yes,effect=silence",
-    "first:1,queries=scored",
-    "first:2,queries=newest,prefill=no,effect=silence",
-    "top:2,prefill=yes",
-    "top:2,prefill=yes,queries=newest,effect=silence",
-    "top:2@layer,prefill=no,queries=scored",
-    "top:2,by=received",
-    "top:2@layer,by=sum,prefill=yes",
-    "top:2@model,by=received,prefill=yes,queries=scored",
-    "top:2,by=distant,effect=silence",
-    "top:2@model,by=distant,prefill=yes",
-    "top:3,by=newest",
-    "keep:0.5,by=received,prefill=yes",
-    "keep:0.6@layer,by=distant",
-    "above:-2",
-    "above:-4@layer,effect=silence",
-    "above:-4@model,prefill=yes",
-    "above:1,prefill=yes,queries=newest",
-    "above:-4@layer,when=same",
-    "above:-2,when=same,prefill=no",
-    "top:4,epsilon=-3",
-    "top:4,epsilon=-3,among=others",
-    "top:5@layer,epsilon=-5,among=others,by=received",
-    "top:5@layer,epsilon=-5,by=received,prefill=yes",
-    "top:6@model,epsilon=-6,by=sum",
-    "top:6@model,epsilon=-6,among=others,prefill=yes",
-    "top:5,epsilon=-2,among=others,when=same",
-    "top:1,epsilon=3",
-    "top:1,epsilon=3,among=others",
-    "first:1,heads=1",
-    "top:2,heads=0+2,by=received",
-    "above:-3@model,heads=3,prefill=yes",
-    "random(top:2,heads=1+3)",
-    "random(top:2,prefill=yes,by=received)",
-    "random(above:-2@layer,queries=newest),seed=3",
-    "random(first:1,prefill=no)",
-    "random(first:1,prefill=yes),match=mass",
-    "random(top:2,by=received),match=mass",
-    "first:1,heads=0 & top:1,heads=0+1",
-    "first:1,prefill=no & keys:1=2+3,prefill=no",
-    "window:4,prefill=no",
-    "window:4,first=1,queries=newest",
-    "token:{token}",
+    "first:1,prefill=no", "first:2,prefill=yes,effect=silence", "first:1,queries=scored",
+    "first:2,queries=newest,prefill=no,effect=silence", "top:2,prefill=yes",
+    "top:2,prefill=yes,queries=newest,effect=silence", "top:2@layer,prefill=no,queries=scored", "top:2,by=received",
+    "top:2@layer,by=sum,prefill=yes", "top:2@model,by=received,prefill=yes,queries=scored", "top:2,by=distant,effect=silence",
+    "top:2@model,by=distant,prefill=yes", "top:3,by=newest", "keep:0.5,by=received,prefill=yes", "keep:0.6@layer,by=distant",
+    "above:-2", "above:-4@layer,effect=silence", "above:-4@model,prefill=yes", "above:1,prefill=yes,queries=newest",
+    "above:-4@layer,when=same", "above:-2,when=same,prefill=no", "top:4,epsilon=-3", "top:4,epsilon=-3,among=others",
+    "top:5@layer,epsilon=-5,among=others,by=received", "top:5@layer,epsilon=-5,by=received,prefill=yes",
+    "top:6@model,epsilon=-6,by=sum", "top:6@model,epsilon=-6,among=others,prefill=yes",
+    "top:5,epsilon=-2,among=others,when=same", "top:1,epsilon=3", "top:1,epsilon=3,among=others", "first:1,heads=1",
+    "top:2,heads=0+2,by=received", "above:-3@model,heads=3,prefill=yes", "random(top:2,heads=1+3)",
+    "random(top:2,prefill=yes,by=received)", "random(above:-2@layer,queries=newest),seed=3", "random(first:1,prefill=no)",
+    "random(first:1,prefill=yes),match=mass", "random(top:2,by=received),match=mass", "first:1,heads=0 & top:1,heads=0+1",
+    "first:1,prefill=no & keys:1=2+3,prefill=no", "window:4,prefill=no", "window:4,first=1,queries=newest", "token:{token}",
     "token:{token}+7,prefill=no,queries=newest,heads=2",
-]
+]  # fmt: skip
 
 MASKED = [
     "first:2,queries=scored",
@@ -93,26 +63,13 @@ MASKED = [
 ]
 
 BLOCKS = [
-    "first:2,prefill=no",
-    "first:2,prefill=yes,queries=masked",
-    "first:1,queries=scored",
-    "first:2,queries=decided,effect=silence",
-    "top:2,prefill=no,by=sum",
-    "top:3@layer,queries=scored",
-    "top:2,queries=masked,effect=silence",
-    "above:-4",
-    "above:-6@layer,queries=decided",
-    "above:-6@model",
-    "above:-4,when=same",
-    "top:6,epsilon=-6",
-    "top:6,epsilon=-6,among=others",
-    "top:6@layer,epsilon=-8,among=others,when=same",
-    "top:2,heads=0+1",
-    "random(top:2,prefill=no)",
-    "window:5,prefill=no",
-    "token:{token}",
-    "token:{mask},queries=decided",
-]
+    "first:2,prefill=no", "first:2,prefill=yes,queries=masked", "first:1,queries=scored",
+    "first:2,queries=decided,effect=silence", "top:2,prefill=no,by=sum", "top:3@layer,queries=scored",
+    "top:2,queries=masked,effect=silence", "above:-4", "above:-6@layer,queries=decided", "above:-6@model",
+    "above:-4,when=same", "top:6,epsilon=-6", "top:6,epsilon=-6,among=others",
+    "top:6@layer,epsilon=-8,among=others,when=same", "top:2,heads=0+1", "random(top:2,prefill=no)", "window:5,prefill=no",
+    "token:{token}", "token:{mask},queries=decided",
+]  # fmt: skip
 
 
 def policy_of(text: str, family: str) -> Any:
@@ -156,15 +113,11 @@ MASKED_CASES = [
 ]
 BLOCK_CASES = [
     pytest.param(
-        family,
-        cached,
-        text,
-        id=f"{family}-{'cached' if cached else 'recomputed'}-{text}",
-        marks=tier(number + turn, 3),
+        family, cached, text, id=f"{family}-{'cached' if cached else 'recomputed'}-{text}", marks=tier(number + turn, 3),
     )
     for turn, (family, cached) in enumerate(BLOCK_SETTINGS)
     for number, text in enumerate(BLOCKS)
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("setting", "text"), CAUSAL_CASES)

@@ -15,18 +15,13 @@ from tests.policies.follow import DECODINGS, PLAIN, PROMPT, Setting, follow, pro
 import sinkscope as ss
 from sinkscope.attention.context import AttentionCall, ForwardContext
 from sinkscope.attention.fused import attend
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.policies.masking import Forward
 from sinkscope.policies.runtime import PolicyRuntime
 
 LIKES = [
-    ss.MaskTop(3),
-    ss.MaskTop(2, scope="model"),
-    ss.MaskAbove(1.0, scope="layer"),
-    ss.KeepTop(0.6),
-    ss.MaskFirst(2),
-]
+    ss.MaskTop(3), ss.MaskTop(2, scope="model"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.6), ss.MaskFirst(2),
+]  # fmt: skip
 
 
 def taken(family: str, policy: Any, ids: torch.Tensor, **options: Any) -> np.ndarray:
@@ -192,12 +187,8 @@ def test_the_mass_that_was_reached_is_recorded() -> None:
     """Where q and k do not depend on what is taken (layer 0), the hidden share is that of the drawn keys."""
     model, ids = golden.model("llada"), prompts("llada")
     run = ss.generate(
-        model,
-        ids,
-        DECODINGS["llada"],
-        policy=ss.MaskRandom(like=ss.MaskTop(2), match="mass"),
-        capture=ss.Capture(),
-    )
+        model, ids, DECODINGS["llada"], policy=ss.MaskRandom(like=ss.MaskTop(2), match="mass"), capture=ss.Capture(),
+    )  # fmt: skip
     data = run.trace.dataset.isel(layer=0)
     raw, drawn = data["received_raw"].values, run.trace.masked_keys().isel(layer=0).values
     expected = (raw * drawn).sum(-1) / raw.shape[-1]

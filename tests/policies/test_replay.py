@@ -149,14 +149,11 @@ DENSE = [*SETTINGS[:12:3], *SETTINGS[2:12:3], SETTINGS[12]]
 PAIRS = [
     # Every setting and every policy in `make test`, every pair of them in `make soak`.
     pytest.param(
-        setting,
-        policy,
-        id=f"{setting}-{policy}",
-        marks=pytest.mark.soak if (n + n // 4 + m) % 4 else pytest.mark.slow,
+        setting, policy, id=f"{setting}-{policy}", marks=pytest.mark.soak if (n + n // 4 + m) % 4 else pytest.mark.slow,
     )
     for n, setting in enumerate(DENSE)
     for m, policy in enumerate(SCORED)
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("setting", "policy"), PAIRS)
@@ -323,3 +320,16 @@ def test_replay_leaves_the_model_and_the_run_as_they_were() -> None:
     second = ss.replay(model, run, ss.MaskTop(3)).arrays
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name])
+
+
+@pytest.mark.parametrize("seed", [None, [1, 2]], ids=["one stream", "streams"])
+def test_rows_padded_on_the_right_are_compared_as_alone(seed: list[int] | None) -> None:
+    """An A2D model's prompts begin in column 0, and the answer follows each at once."""
+    model, decoding = golden.model("a2d_llama"), ss.MdlmDecoding(8, 8, 8)
+    long = list(range(20, 29))
+    short = long[:6]
+    both = ss.replay(model, ss.generate(model, [long, short], decoding, seed=seed), "top:1").arrays
+    one = ss.generate(model, [short], decoding, seed=None if seed is None else seed[1:])
+    alone = ss.replay(model, one, "top:1").arrays
+    for name in ("kl", "confidence", "flipped", "selected"):
+        np.testing.assert_allclose(both[name][1, :, :14], alone[name][0], atol=1e-4, err_msg=name)

@@ -53,12 +53,9 @@ def scored(draw: st.DrawFn, kind: Any, *arguments: Any, **more: Any) -> Any:
 
 
 WINDOWS = st.builds(
-    ss.Window,
-    st.integers(1, 10**6),
-    first=WHOLE,
-    future=st.one_of(st.none(), WHOLE),
+    ss.Window, st.integers(1, 10**6), first=WHOLE, future=st.one_of(st.none(), WHOLE),
     **{name: values for name, values in SHARED.items() if name not in ("regions", "heads")},
-)
+)  # fmt: skip
 CONTROLLED = st.one_of(
     scored(ss.MaskTop, WHOLE, epsilon=st.one_of(st.none(), EPSILONS)),
     scored(ss.MaskAbove, EPSILONS),
@@ -248,15 +245,8 @@ def test_the_message_says_what_is_allowed(text: str) -> None:
     with pytest.raises(ss.InputError) as error:
         ss.parse_policy(text)
     words = [
-        "top:K",
-        "above:EPSILON",
-        "first:K",
-        "keys:",
-        "window:WIDTH",
-        "keep:FRACTION",
-        "random(POLICY)",
-        "@layer",
-    ]
+        "top:K", "above:EPSILON", "first:K", "keys:", "window:WIDTH", "keep:FRACTION", "random(POLICY)", "@layer",
+    ]  # fmt: skip
     assert all(word in str(error.value) for word in words)
 
 
@@ -303,14 +293,9 @@ def test_a_class_that_is_not_registered_shares_no_identity() -> None:
     identities = {
         policy.identity()
         for policy in (
-            ours,
-            derived,
-            ss.MaskTop(1, epsilon=2.0),
-            ss.MaskTop(1, "layer"),
-            ss.MaskRandom(ours),
-            ss.MaskRandom(derived),
+            ours, derived, ss.MaskTop(1, epsilon=2.0), ss.MaskTop(1, "layer"), ss.MaskRandom(ours), ss.MaskRandom(derived),
         )
-    }
+    }  # fmt: skip
     assert len(identities) == 6
     with pytest.raises(InputError, match="expected a number"):
         ss.parse_policy(derived.identity())

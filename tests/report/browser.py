@@ -25,17 +25,9 @@ FLAGS = (
     "--no-first-run", "--disable-extensions", "--disable-component-update", "--mute-audio", "--remote-debugging-pipe",
 )  # fmt: skip
 KEYS = {
-    "ArrowLeft": 37,
-    "ArrowRight": 39,
-    "ArrowUp": 38,
-    "ArrowDown": 40,
-    "Home": 36,
-    "End": 35,
-    "Escape": 27,
-    " ": 32,
-    "Tab": 9,
+    "ArrowLeft": 37, "ArrowRight": 39, "ArrowUp": 38, "ArrowDown": 40, "Home": 36, "End": 35, "Escape": 27, " ": 32, "Tab": 9,
     "Enter": 13,
-}
+}  # fmt: skip
 
 
 def find() -> str | None:
@@ -62,17 +54,13 @@ class Browser:
 
         self._process = subprocess.Popen(
             [
-                path,
-                *FLAGS,
-                f"--user-data-dir={self._profile}",
-                f"--window-size={width},{height}",
-                "about:blank",
+                path, *FLAGS, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank",
             ],
             preexec_fn=place,
             pass_fds=(3, 4, to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-        )
+        )  # fmt: skip
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, None
@@ -136,12 +124,8 @@ class Browser:
     ) -> None:
         """Opens a file and waits until its viewer has drawn, or another condition holds."""
         self.call(
-            "Network.emulateNetworkConditions",
-            offline=offline,
-            latency=0,
-            downloadThroughput=-1,
-            uploadThroughput=-1,
-        )
+            "Network.emulateNetworkConditions", offline=offline, latency=0, downloadThroughput=-1, uploadThroughput=-1,
+        )  # fmt: skip
         self.call("Page.navigate", url="about:blank")
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri() + hash)
@@ -168,13 +152,9 @@ class Browser:
         for kind in ("keyDown", "keyUp"):
             extra = more if kind == "keyDown" else {}
             self.call(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                code="Space" if key == " " else key,
-                windowsVirtualKeyCode=code,
+                "Input.dispatchKeyEvent", type=kind, key=key, code="Space" if key == " " else key, windowsVirtualKeyCode=code,
                 **extra,
-            )
+            )  # fmt: skip
         self.settle()
 
     def mouse(self, kind: str, x: float, y: float, held: bool = False) -> None:

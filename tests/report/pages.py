@@ -9,18 +9,10 @@ import xarray as xr
 from tests.sinks import synthetic
 
 HOSTILE = {
-    12: "</script><img src=x onerror=window.hacked=1>",
-    13: "<!--<script>",
-    14: "\u202eright to left\u200f",
-    15: "long " * 2000,
-    16: "&lt;b&gt;&amp;",
-    17: "\u2028\u2029\x00\x1b",
-    18: "');window.hacked=2;//",
-    19: "${window.hacked=3}",
-    20: "\udc80 half a pair",
-    21: "שלום",
-    22: '"><svg/onload=window.hacked=4>',
-}
+    12: "</script><img src=x onerror=window.hacked=1>", 13: "<!--<script>", 14: "\u202eright to left\u200f",
+    15: "long " * 2000, 16: "&lt;b&gt;&amp;", 17: "\u2028\u2029\x00\x1b", 18: "');window.hacked=2;//",
+    19: "${window.hacked=3}", 20: "\udc80 half a pair", 21: "שלום", 22: '"><svg/onload=window.hacked=4>',
+}  # fmt: skip
 
 
 def diffusion(**options: object) -> xr.Dataset:
@@ -32,13 +24,8 @@ def diffusion(**options: object) -> xr.Dataset:
 def maps(**options: object) -> xr.Dataset:
     """A small trace with whole maps in which every query looks elsewhere: a sink, and its own neighbour."""
     settings: dict[str, object] = {
-        "lengths": (9, 7),
-        "answer": 8,
-        "block": 4,
-        "layers": 2,
-        "heads": 3,
-        "maps": True,
-    }
+        "lengths": (9, 7), "answer": 8, "block": 4, "layers": 2, "heads": 3, "maps": True,
+    }  # fmt: skip
     data = synthetic.trace("none", **{**settings, **options})  # type: ignore[arg-type]
     rng = np.random.default_rng(11)
     attention = data["attention"].values * rng.lognormal(0, 0.4, data["attention"].shape)

@@ -43,16 +43,24 @@ ACCURACY = {
 """Policy → share of right answers of the diffusion model, and of the causal one."""
 
 
-def make(folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000, models: int = 2) -> Path:
+def make(
+    folder: Path,
+    *,
+    hostile: bool = False,
+    parameters: int = 8_000_000_000,
+    models: int = 2,
+    short: bool = False,
+) -> Path:
     """Writes the folder of a finished study; the report is not made yet.
 
-    hostile: names and texts that would do harm. models: every second one is causal.
+    hostile: names and texts that would do harm. models: every second one is causal. short: names like those of the organisms.
     """
     names = (
         [f"{HOSTILE} a", f"{HOSTILE} b"]
         if hostile
         else [LLADA, LLAMA, *(f"org/model-{i}" for i in range(2, models))]
     )
+    names = [f"organism/m{place}" for place in range(models)] if short else names
     families = {name: FAMILIES[place % 2] for place, name in enumerate(names)}
     study = spec.from_data(
         {
@@ -95,12 +103,12 @@ def make(folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000
         "sinks": trace_tables.stacked(traced, parts, summary),
         "depth": trace_tables.stacked(traced, parts, depth_table),
     }
-    frames |= tables.verdicts(frames, cells)
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])
     frames["pairs"] = pd.DataFrame(
         [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
     )
+    frames |= tables.verdicts(frames, tables.studied(cells))
     tables.write(store, frames)
     manifest = {
         "study": study.name, "inputs": "0", "science": "study/1", "versions": {"sinkscope": "0", "torch": "0"},

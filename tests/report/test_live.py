@@ -84,12 +84,8 @@ def test_strangers_get_nothing(tmp_path: Path):
 )
 def test_the_page_follows_to_the_end(shared, tmp_path: Path):
     shared.call(
-        "Network.emulateNetworkConditions",
-        offline=False,
-        latency=0,
-        downloadThroughput=-1,
-        uploadThroughput=-1,
-    )
+        "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1,
+    )  # fmt: skip
     out = tmp_path / "run.zarr.zip"
     with LiveViewer(out) as live:
         shared.call("Page.navigate", url=live.address)

@@ -21,13 +21,8 @@ PICTURE = re.compile(r'<img alt="[^"]+" src="data:image/png;base64,[A-Za-z0-9+/=
 def run():
     ids = torch.tensor([[5, 9, 2, 30, 41, 7]])
     return ss.generate(
-        golden.model("llada"),
-        ids,
-        ss.LladaDecoding(8, 4, 4),
-        policy=ss.MaskTop(1),
-        capture=ss.Capture(),
-        seed=0,
-    )
+        golden.model("llada"), ids, ss.LladaDecoding(8, 4, 4), policy=ss.MaskTop(1), capture=ss.Capture(), seed=0,
+    )  # fmt: skip
 
 
 def test_a_trace_is_facts_and_a_picture_with_axes():

@@ -40,7 +40,7 @@ def test_it_reads_from_the_summary_to_the_settings(report, planted):
     ]
     said = report.js("[...document.querySelectorAll('.found .said')].map((p) => p.textContent)")
     assert said == [of_model(verdicts) for verdicts in read(planted).diagnoses.values()]
-    assert all("(step, head) pairs" in sentence and "needs them" in sentence for sentence in said)
+    assert all("(step, head) pairs" in sentence and "needs each head’s" in sentence for sentence in said)
     text = report.js("document.querySelector('#masking').textContent")
     assert "does not show that a sink matters" in text
     links = report.js("[...document.querySelectorAll('#settings a')].map((a) => a.getAttribute('href'))")
@@ -59,6 +59,29 @@ def test_the_first_screen_is_seen_whole(report, wide, high):
         )
         assert len(ends) == 5
         assert max(ends) <= high
+
+
+@pytest.mark.parametrize(("wide", "high"), [(1440, 900), (390, 844)])
+def test_the_first_screen_holds_four_models(shared, tmp_path_factory, wide, high):
+    """As many as the default study has, with names and sentences as short as theirs, marks of one line apart."""
+    made = studies.make(tmp_path_factory.mktemp("four"), models=4, short=True)
+    make_report(made)
+    shared.open(made / "report.html")
+    with shared.sized(wide, high):
+        ends = shared.js(
+            "[...document.querySelectorAll('.found li, .costs svg.chart')].map((e) => e.getBoundingClientRect().bottom)"
+        )
+        assert len(ends) == 5
+        assert max(ends) < high
+        marks = shared.js(
+            "[...document.querySelectorAll('.costs svg use')].map((e) => e.getBoundingClientRect())"
+            ".map((box) => [box.left, box.top, box.right, box.bottom])"
+        )
+    assert len(marks) >= 12
+    for at, (left, top, right, bottom) in enumerate(marks):
+        for other in marks[:at]:
+            apart = min(right, other[2]) - max(left, other[0]), min(bottom, other[3]) - max(top, other[1])
+            assert min(apart) < 1, "no mark hides another"
 
 
 def test_links_of_the_contents_lead_to_sections(report):

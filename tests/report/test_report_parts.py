@@ -23,12 +23,13 @@ from sinkscope.report.study.cells import Cell, columns_table, value
 from sinkscope.report.study.charts import Series
 from sinkscope.report.study.page import LONGEST, environment, report_page, sections, spelled
 from sinkscope.statistics import Estimate
-from sinkscope.study import spec
+from sinkscope.study import spec, tables
+from sinkscope.study.measured import Studied, collect, diagnoses
 from sinkscope.study.names import label
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.store import Store
-from sinkscope.verdicts import questions
+from sinkscope.verdicts import Reason, Status, Verdict, questions
 
 HOSTILE = "<b>\u202e&\"'$x$"
 
@@ -43,6 +44,11 @@ def test_plain_strings_cannot_become_markup():
     assert made == f'<p title="{safe}">{safe}<i>ours</i></p>'
     assert len(spelled("x" * 100_000)) < LONGEST + 40
     assert "(100,000 characters)" in spelled("x" * 100_000)
+
+
+def test_a_chart_of_nothing_that_is_known_is_drawn():
+    """As of a model in which no kind of token is known to be a sink."""
+    assert "<svg" in charts.rows(["a", "b"], [Series("", [])], title="nothing", limits=(0.1, 10), log=True)
 
 
 def test_numbers_are_shown_as_they_are():
@@ -249,9 +255,10 @@ def test_few_documents_are_said_to_be_too_few(planted: Path):
     few = {name: frame.copy() for name, frame in found.frames.items()}
     few["results"]["n"] = 4
     few["records"] = few["records"][few["records"]["index"] < 4]
+    few |= tables.verdicts(few, {name: Studied(family) for name, family in found.families.items()})
     page = report_page(replace(found, frames=few))
     assert "Too few documents: 4 cannot tell a loss from chance" in page
-    assert "Too few documents (4) to say whether it needs them" in page
+    assert "is undecided: 4 documents are too few" in page
     assert "Too few documents" not in report_page(found)
     bare = replace(found, frames={})
     assert "Nothing was measured" in report_page(bare)
@@ -285,12 +292,29 @@ def test_a_study_of_texts_opens_with_nats(planted: Path):
     )
 
 
-def test_claims_are_judged_once_for_the_whole_page(planted: Path, monkeypatch: pytest.MonkeyPatch):
-    calls = []
-    judge = questions.judge
-    monkeypatch.setattr(questions, "judge", lambda measured: (calls.append(1), judge(measured))[1])
-    assert "data-claim" in report_page(source.read(planted))
-    assert calls == [1]
+def data(judged: questions.Judged) -> dict[str, list[object]]:
+    return {claim: [one.data() for told in row.values() for one in told] for claim, row in judged.items()}
+
+
+def test_the_page_shows_the_verdicts_of_the_tables_and_decides_nothing(planted: Path):
+    found = source.read(planted)
+    models = {name: Studied(family, published=True) for name, family in found.families.items()}
+    measured = collect(found.frames, models)
+    assert data(found.judged) == data(questions.judge(measured))
+    for model, told in diagnoses(measured).items():
+        assert [one.data() for one in found.diagnoses[model].values()][:-1] == [one.data() for one in told]
+
+    def changed(text: str) -> str:
+        return replace(Verdict.from_json(text), status=Status.UNDECIDED, reason=Reason.TIES).to_json()
+
+    frames = {
+        name: found.frames[name].assign(verdict=found.frames[name]["verdict"].map(changed))
+        for name in ("claims", "needs")
+    }
+    page = report_page(replace(found, frames={**found.frames, **frames}))
+    section = page[page.index('<section id="claims"') : page.index('<section id="findings"')]
+    assert set(re.findall('data-status="([a-z]+)"', section)) == {"undecided"}
+    assert section.count(Reason.TIES.value) > 20
 
 
 @pytest.mark.slow
@@ -339,23 +363,15 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "word_problems", "n": 30}
     asked = {
-        **about,
-        "answer": "undecided",
-        "reason": "no interval",
-        "evidence": "the interval does not decide it",
-    }
+        **about, "answer": "undecided", "reason": "no interval", "evidence": "the interval does not decide it",
+    }  # fmt: skip
     holdings = pd.DataFrame(
         [{**asked, "question": "What kind of sinks are they?", "value": math.nan},
          {**asked, "question": "Is content read there?", "value": 0.345}]
     )  # fmt: skip
     place = {
-        "section": "lens",
-        "measure": "a token due elsewhere",
-        "place": "sinks",
-        "value": 0.345,
-        "low": 0.1,
-        "high": 0.9,
-    }
+        "section": "lens", "measure": "a token due elsewhere", "place": "sinks", "value": 0.345, "low": 0.1, "high": 0.9,
+    }  # fmt: skip
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)

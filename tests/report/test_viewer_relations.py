@@ -210,12 +210,8 @@ def test_side_by_side_the_cards_start_at_the_same_height(page, tmp_path):
     for wide in (1400, 760):
         try:
             page.call(
-                "Emulation.setDeviceMetricsOverride",
-                width=wide,
-                height=900,
-                deviceScaleFactor=1,
-                mobile=False,
-            )
+                "Emulation.setDeviceMetricsOverride", width=wide, height=900, deviceScaleFactor=1, mobile=False,
+            )  # fmt: skip
             page.open(tmp_path / "two.html", "#a=0&b=1&step=23")
             page.settle()
             tops = page.js(

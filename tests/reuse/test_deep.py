@@ -13,7 +13,7 @@ from torch import Tensor
 
 import sinkscope as ss
 from sinkscope.models.model import Model
-from sinkscope.reuse.columns import Columns
+from sinkscope.reuse.kept import Columns
 from sinkscope.reuse.runtime import ReuseRuntime
 from sinkscope.reuse.work import WorkCount
 

@@ -67,15 +67,8 @@ def test_a_text_that_is_read_has_no_steps(model: ss.Model) -> None:
 def test_the_trace_command_says_it(model: ss.Model, tmp_path: Path) -> None:
     out = tmp_path / "run.zarr.zip"
     words = [
-        "trace",
-        str(model.source),
-        "--prompt",
-        "hello",
-        "--decoding",
-        "length=8,block=4",
-        "--reuse",
-        "prefix:2",
-    ]
+        "trace", str(model.source), "--prompt", "hello", "--decoding", "length=8,block=4", "--reuse", "prefix:2",
+    ]  # fmt: skip
     done = CliRunner().invoke(cli.app, [*words, "--device", "cpu", "--out", str(out)], catch_exceptions=False)
     assert "reuse prefix:2: approximate steps" in done.stdout
     made = ss.Trace.open(out)

@@ -14,11 +14,8 @@ DIFFUSION = (
     "drift:1.0,by=union",
 )  # fmt: skip
 CAUSAL = (
-    "sparse:6,by=first:2+recent",
-    "sparse:0.5,by=received+recent",
-    "sparse:4,by=sinks,refresh=3",
-    "sparse:3,by=random",
-)
+    "sparse:6,by=first:2+recent", "sparse:0.5,by=received+recent", "sparse:4,by=sinks,refresh=3", "sparse:3,by=random",
+)  # fmt: skip
 CASES = [
     # LLaDA under every rule in `make test`, Dream under one half of them and MMaDA under the other.
     *(

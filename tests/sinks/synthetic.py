@@ -119,14 +119,9 @@ def none() -> Plant:
 
 
 PLANTS: dict[str, Callable[..., Plant]] = {
-    "static": static_first,
-    "moving": moving_right,
-    "right_to_left": right_to_left,
-    "newline": newline_bound,
-    "flicker": flicker,
-    "vanishing": vanishing,
-    "none": none,
-}
+    "static": static_first, "moving": moving_right, "right_to_left": right_to_left, "newline": newline_bound,
+    "flicker": flicker, "vanishing": vanishing, "none": none,
+}  # fmt: skip
 
 
 def trace(

@@ -105,14 +105,8 @@ def test_role_names_inside_headers_are_control():
     """The `istant` of the paper's table 2."""
     data = synthetic.trace(lengths=(8,), answer=4, block=2)
     texts = {
-        10: "<|start_header_id|>",
-        11: "<|end_header_id|>",
-        12: "ass",
-        13: "istant",
-        4: "Ċ",
-        14: "Ġhi",
-        1: "<|mdm_mask|>",
-    }
+        10: "<|start_header_id|>", 11: "<|end_header_id|>", 12: "ass", 13: "istant", 4: "Ċ", 14: "Ġhi", 1: "<|mdm_mask|>",
+    }  # fmt: skip
     tokens = data["tokens"].values.copy()
     tokens[0, :, :8] = [10, 12, 13, 11, 4, 14, 13, 4]
     data = data.assign(tokens=(data["tokens"].dims, tokens)).assign_attrs(
@@ -159,19 +153,13 @@ def test_any_object_that_decodes_is_a_tokenizer():
 REAL = Path(os.environ.get("SINKSCOPE_TOKENIZERS", Path(__file__).parents[3] / "shared" / "tokenizers"))
 REAL_TOKENS = {
     "llada": {
-        "Ċ": "newline",
-        "<|mdm_mask|>": "mask",
-        "<|endoftext|>": "end",
-        "<|start_header_id|>": "control",
+        "Ċ": "newline", "<|mdm_mask|>": "mask", "<|endoftext|>": "end", "<|start_header_id|>": "control",
     },
     "llama3": {"Ċ": "newline", "ĠĊ": "newline", "<|end_of_text|>": "end", "<|begin_of_text|>": "control"},
     "dream": {
-        "<|mask|>": "mask",
-        "<|endoftext|>": "end",
-        "<|im_start|>": "control",
-        "<|beginoftext|>": "control",
+        "<|mask|>": "mask", "<|endoftext|>": "end", "<|im_start|>": "control", "<|beginoftext|>": "control",
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -40,6 +40,20 @@ def test_dependency(base, top1, random1, answer):
     assert dependency(base, top1, random1) == answer
 
 
+def test_a_verdict_on_traces_that_another_threshold_reverses_is_undecided_and_says_so():
+    """Keys at five times uniform attention are sinks at ε = 2 and 3, and none at 4 and 6."""
+    weak, strong = (
+        synthetic.trace(synthetic.static_first(at), lengths=(9, 12, 15), answer=8, layers=1, heads=2)
+        for at in (4.0, 30.0)
+    )
+    found = diagnose(weak)
+    assert found["sinks"].reason == Reason.EPSILON
+    assert "another threshold between ε = 2 and 6 says something else" in repr(found)
+    assert diagnose(strong)["sinks"].answer == "present"
+    told = diagnose(sink_statistics(weak))  # these have one threshold alone
+    assert (told["sinks"].answer, "not asked at another ε" in told.setting) == ("present", True)
+
+
 def test_dependency_needs_its_control():
     found = diagnose(unmasked=scores(50, 45), top1=scores(50, 5))["ARM-like dependency"]
     assert found.reason == Reason.NO_CONTROL
@@ -170,12 +184,8 @@ def test_the_sink_table_is_tidy():
     assert len(table) == int(detect(data).sum())
     row = table.iloc[7]
     place = {
-        "sample": row["sample"],
-        "step": row["step"],
-        "layer": row["layer"],
-        "head": row["head"],
-        "key": row["key"],
-    }
+        "sample": row["sample"], "step": row["step"], "layer": row["layer"], "head": row["head"], "key": row["key"],
+    }  # fmt: skip
     assert row["received"] == pytest.approx(float(data["received"].sel(place)))
     assert row["token"] == int(data["tokens"].sel(sample=row["sample"], step=row["step"], key=row["key"]))
     assert table["category"].value_counts().index[0] == "newline"
@@ -199,7 +209,7 @@ def test_the_summary_is_what_its_parts_say():
     found = detect(data)
     heads = data.sizes["layer"] * data.sizes["head"] * data.sizes["step"] * data.sizes["sample"]
     assert table.loc["sinks per head", "value"] == pytest.approx(int(found.sum()) / heads)
-    assert table.loc["heads without", "value"] == pytest.approx(float((~found.any("key")).mean()))
+    assert table.loc["heads without a sink", "value"] == pytest.approx(float((~found.any("key")).mean()))
     assert table.loc["drains", "value"] == 1.0
     assert table.loc["newline: frequency", "value"] > 0.9
     assert table.loc["newline: enrichment", "low"] > 2

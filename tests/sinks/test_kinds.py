@@ -113,15 +113,12 @@ def name_of(value) -> str:
     [
         # Every plant in two orders of decoding in `make test`, in all of them in `make soak`.
         pytest.param(
-            *case,
-            order,
-            id=f"{case[0]}-{name_of(case[1])}-{order}",
-            marks=pytest.mark.soak if (number + turn) % 2 else (),
+            *case, order, id=f"{case[0]}-{name_of(case[1])}-{order}", marks=pytest.mark.soak if (number + turn) % 2 else (),
         )
         for number, case in enumerate(CASES)
         for turn, order in enumerate(("left", "right", "random", "any"))
     ],
-)
+)  # fmt: skip
 def test_planted_kinds_in_every_order_of_decoding(kind, plant, order):
     if name_of(plant) == "moving_right" and order in ("right", "any"):
         kind = "static"  # the first open block is then always the same

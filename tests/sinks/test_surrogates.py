@@ -90,14 +90,20 @@ def test_other_settings_are_what_a_pass_by_them_gives() -> None:
     data = synthetic.trace("moving", lengths=(9, 12), answer=8, layers=1, heads=2)
     whole = sink_statistics(data, parts=(*PARTS, SETTINGS))
     found = by_setting(whole)
-    assert tuple(found) == OTHER_SETTINGS
+    assert (*found, (3.0, "auto")) == (*OTHER_SETTINGS[:2], *OTHER_SETTINGS[3:], OTHER_SETTINGS[2])
+    asked = sink_statistics(data, 2.0, parts=(*PARTS, SETTINGS), settings=OTHER_SETTINGS[:4])
+    assert tuple(by_setting(asked)) == (
+        (1.0, "auto"),
+        (3.0, "auto"),
+        (4.0, "auto"),
+    )  # the paper's ε beside another one
     alone = sink_statistics(data, 6.0, parts=PARTS[:-1])
     pd.testing.assert_frame_equal(table_of(found[6.0, "auto"]), table_of(alone))
     xr.testing.assert_equal(
         by_setting(merge([whole, whole], relabel=True))[6.0, "auto"].isel(sample=[0, 1]), found[6.0, "auto"]
     )
     table = settings_table(whole)
-    assert set(zip(table["epsilon"], table["rule"], strict=True)) == {*OTHER_SETTINGS, (3.0, "sum")}
-    assert table["measure"].isin([Measure.MOVING_BEYOND.named()]).sum() == len(OTHER_SETTINGS) + 1
+    assert set(zip(table["epsilon"], table["rule"], strict=True)) == {*found, (3.0, "sum")}
+    assert table["measure"].isin([Measure.MOVING_BEYOND.named()]).sum() == len(OTHER_SETTINGS)
     assert settings_table(sink_statistics(data)).empty
     assert set(summary(whole)["measure"]) == set(summary(data)["measure"])

@@ -57,44 +57,20 @@ def write_blocks(folder: Path, models: tuple[str, ...], blocks: str, name: str =
 def write_study(folder: Path, models: tuple[str, ...] = ("llada", "llama"), samples: int = 4) -> Path:
     """A study that evaluates, traces and replays."""
     blocks = [
-        "[decodings.short]",
-        "causal = { length = 6 }",
-        "llada = { length = 8, steps = 4, block = 4 }",
-        "[[evaluate]]",
-        'task = "word_problems"',
-        'decodings = ["short"]',
-        f"samples = {samples}",
-        'policies = ["none", "top:1", "random(top:1)"]',
-        "[[trace]]",
-        'task = "word_problems"',
-        'decodings = ["short"]',
-        "samples = 2",
-        "capture = { anatomy = true }",
-        "maps = 1",
-        "maps_every = 2",
-        "[[replay]]",
-        'task = "word_problems"',
-        'decodings = ["short"]',
-        "samples = 2",
-        'policies = ["top:1"]',
-    ]
+        "[decodings.short]", "causal = { length = 6 }", "llada = { length = 8, steps = 4, block = 4 }", "[[evaluate]]",
+        'task = "word_problems"', 'decodings = ["short"]', f"samples = {samples}",
+        'policies = ["none", "top:1", "random(top:1)"]', "[[trace]]", 'task = "word_problems"', 'decodings = ["short"]',
+        "samples = 2", "capture = { anatomy = true }", "maps = 1", "maps_every = 2", "[[replay]]", 'task = "word_problems"',
+        'decodings = ["short"]', "samples = 2", 'policies = ["top:1"]',
+    ]  # fmt: skip
     return write_blocks(folder, models, "\n".join(blocks))
 
 
 def command(study: Path, out: Path, *more: str) -> list[str]:
     """The command line that runs a study."""
     return [
-        sys.executable,
-        "-m",
-        "sinkscope",
-        "study",
-        str(study),
-        "--out",
-        str(out),
-        "--device",
-        "cpu",
-        *more,
-    ]
+        sys.executable, "-m", "sinkscope", "study", str(study), "--out", str(out), "--device", "cpu", *more,
+    ]  # fmt: skip
 
 
 def environment() -> dict[str, str]:
@@ -105,14 +81,8 @@ def environment() -> dict[str, str]:
 def run(study: Path, out: Path, *more: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Runs the command to its end."""
     done = subprocess.run(
-        command(study, out, *more),
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-        timeout=600,
-        check=False,
-    )
+        command(study, out, *more), capture_output=True, text=True, env=environment(), cwd=ROOT, timeout=600, check=False,
+    )  # fmt: skip
     if check and done.returncode:
         raise AssertionError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done

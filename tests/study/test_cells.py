@@ -32,13 +32,10 @@ def study(**changes: object) -> spec.Study:
         "decodings": {"short": {"llada": {"length": 8, "steps": 4, "block": 4}, "causal": {"length": 8}}},
         "evaluate": [
             {
-                "task": "word_problems",
-                "decodings": ["short"],
-                "policies": ["none", "random(top:1)"],
-                "controls": 3,
+                "task": "word_problems", "decodings": ["short"], "policies": ["none", "random(top:1)"], "controls": 3,
             }
         ],
-    }
+    }  # fmt: skip
     return spec.from_data({**data, **changes})
 
 
@@ -68,13 +65,10 @@ def test_everything_that_can_change_a_result_changes_the_id(change: dict[str, ob
 @pytest.mark.parametrize(
     "change",
     [
-        {"documents": (0, 1)},
-        {"documents": (0, 1, 3)},
-        {"kind": "replay"},
-        {"capture": ss.Capture()},
+        {"documents": (0, 1)}, {"documents": (0, 1, 3)}, {"kind": "replay"}, {"capture": ss.Capture()},
         {"sinks": cells.SinkOptions(5.0)},
     ],
-)
+)  # fmt: skip
 def test_so_does_what_is_done_with_it(change: dict[str, object]) -> None:
     assert known(replace(CELL, **change)) != known()  # type: ignore[arg-type]
 

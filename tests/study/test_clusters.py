@@ -43,19 +43,9 @@ def test_submitits_local_executor_runs_the_slurm_path(passes: int, study: Path, 
     out, local = tmp_path / "slurm", tmp_path / "local"
     small.run_here(study, local, "--no-report")
     small.run_here(
-        study,
-        out,
-        "--on",
-        "slurm",
-        "--workers",
-        "1",
-        "--option",
-        "cluster=local",
-        "--shard",
-        "3",
-        "--no-report",
+        study, out, "--on", "slurm", "--workers", "1", "--option", "cluster=local", "--shard", "3", "--no-report",
         processes=True,
-    )
+    )  # fmt: skip
     assert len(list((out / "slurm").glob("*_result.pkl"))) == passes  # submitit's, of the tasks that it ran
     small.assert_same(out, local)
 

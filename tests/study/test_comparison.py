@@ -42,10 +42,10 @@ def _run(
     }
     records = [
         Record(
-            f"test-{index}", index, seed, "q", "a", "1",
-            zlib.crc32(f"{policy}/{index}/{seed}".encode()) % 1000 < 1000 * accuracy, "", 64, 64, 0,
-            None if policy is None else 0.25, None if policy is None else 0.5, None if policy is None else 0.01,
-            10, 0, f"print-{index}", settings,
+            document=f"test-{index}", index=index, seed=seed, prompt="q", output="a", extracted="1", reason="",
+            passed=zlib.crc32(f"{policy}/{index}/{seed}".encode()) % 1000 < 1000 * accuracy, steps=64, forwards=64,
+            hidden_share=None if policy is None else 0.25, sinks_hit=None if policy is None else 0.5,
+            key_share=None if policy is None else 0.01, prompt_tokens=10, fingerprint=f"print-{index}", settings=settings,
         )
         for index in range(n) for seed in seeds
     ]  # fmt: skip
@@ -114,13 +114,13 @@ def test_few_control_seeds_give_no_effect_and_a_note() -> None:
     table = compare_runs(runs)
     assert _rows(table)["top:1"]["effect_count"] is None
     assert untested(table) == [
-        "the controls of top:1 have 2 seeds (organism/causal); an effect over a control needs 3"
+        "random controls of top:1 (organism/causal) have 2 seeds; effects beyond them are tested from 3 on"
     ]
     # One sentence for all models and policies, not one for each.
     both = [replace_source(run, source) for run in (*runs, _run("top:5"), _run("random(top:5)"), _run("random(top:5),seed=1"))
             for source in ("organism/causal", "other")]  # fmt: skip
     assert untested(compare_runs(both)) == [
-        "the controls of top:1, top:5 have 2 seeds (organism/causal, other); an effect over a control needs 3"
+        "random controls of top:1, top:5 (organism/causal, other) have 2 seeds; effects beyond them are tested from 3 on"
     ]
     # seeds of one run are draws of the control as well
     table = compare_runs([*runs[:2], _run("random(top:1)", seeds=(0, 1, 2))])

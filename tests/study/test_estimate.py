@@ -17,13 +17,11 @@ SPEEDS = {
 def test_the_default_study_says_number_rule_and_smallest_effect() -> None:
     asked = spec.read("organisms")
     number, rule, effect = estimate.sentences(asked, spec.with_samples(asked, 24), SPEEDS)
-    assert number.startswith(
-        "24 documents per cell: as many as 250 s of computing on all workers allow, between 16 and 64."
-    )
+    assert number.startswith("24 documents per cell: as many as fit in 250 s on all workers, 16 to 64.")
     assert "organism/scratch 20/31 ms, organism/causal 2/6 ms" in number
-    assert "batches of 8 with equally long prompts (in tokens of organism/causal)" in rule
-    assert f"{minimal_detectable_effect(24):.2f} at an accuracy of 0.5" in effect
-    assert "Documents of word_problems: the first of the task that make up batches of 8" in rule
+    assert "batches of 8 equally long prompts (in tokens of organism/causal)" in rule
+    assert f"from {minimal_detectable_effect(24):.2f} on (at an accuracy of 0.5" in effect
+    assert "Documents of word_problems: the first of the task that fill batches of 8" in rule
 
 
 def test_a_study_with_a_number_says_it_without_a_measurement() -> None:
@@ -54,4 +52,4 @@ def test_a_study_of_four_documents_does_not_speak_of_a_measurement() -> None:
     study = spec.from_data(data)
     number, effect = estimate.sentences(study, study, SPEEDS)
     assert number == "4 documents per cell, as the study says."
-    assert effect.startswith("The smallest difference of two accuracies that 4 documents detect")
+    assert effect.startswith("4 documents detect a difference of two accuracies from 0.99 on")

@@ -112,11 +112,8 @@ def test_a_table_of_passages_becomes_measures_of_texts() -> None:
 def test_a_model_is_compared_with_its_twin() -> None:
     """Of several causal models; without a twin, with the first."""
     models = {
-        "a": Studied("sdar", "c"),
-        "b": Studied("llada"),
-        "d": Studied("causal"),
-        "c": Studied("causal"),
-    }
+        "a": Studied("sdar", "c"), "b": Studied("llada"), "d": Studied("causal"), "c": Studied("causal"),
+    }  # fmt: skip
     found = collect({"records": records("abdc", ("word_problems",), ("none",))}, models)
     known = {one.subject: one for one in found}
     assert known["a"].other("causal").subject == "c"

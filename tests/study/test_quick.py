@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -53,6 +54,11 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
     assert read["nll"].notna().all()
     assert read.filter(regex="^top:1", axis=0)["control"].notna().all()
     assert set(tables["sinks"]["task"]) == {"text"}
+    # What is left of the sinks under the mask and under its control is seen too.
+    assert sorted(policy.startswith("random(") for policy in set(tables["sinks"]["policy"]) - {"none"}) == [
+        False,
+        True,
+    ]
     # It answers nothing, so nothing is asked under a mask, and the table says why.
     (left,) = tables["left_out"].to_dict("records")
     assert (left["task"], left["accuracy"], left["floor"]) == ("word_problems", 0.0, 0.2)
@@ -60,6 +66,26 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
     line = model_line(tables, str(folder))
     assert line.startswith("model: ")
     assert line.endswith("needed: undecided (too few documents, 4)")
+
+
+@pytest.mark.parametrize("unit", ["text", "document"])
+def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None:
+    text = unit == "text"
+    sinks = {"question": "sinks", "model": "m", "status": "supported", "answer": "present", "value": 0.92}
+    needs = {
+        "question": "needs its strongest sinks", "model": "m", "about": "t", "status": "supported", "reason": None, "n": 16,
+        "value": 0.6, "control": -0.001, "unit": unit,
+    }  # fmt: skip
+    mass = {"model": "m", "task": "t", "family": "llada", "policy": "random(top:1,epsilon=3),match=mass"}
+    other = {**mass, "policy": "random(top:1,epsilon=3)", "difference": 7.0}
+    mass["difference"] = -math.log(1 - 0.1) if text else -0.1
+    frames = {
+        "diagnosis": pd.DataFrame([sinks]), "needs": pd.DataFrame([needs]),
+        "likelihood" if text else "results": pd.DataFrame([other, mass]),
+    }  # fmt: skip
+    lost = "% of a token’s probability" if text else "points"
+    said = f"needed: yes (60 {lost} lost, random keys 0, random keys with as much attention 10)"
+    assert model_line(frames, "m") == f"m: sinks in 92% of heads and steps; {said}"
 
 
 @pytest.mark.slow

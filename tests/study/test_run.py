@@ -364,12 +364,9 @@ def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
 ) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
-        small.command(study, out, "--workers", "1", "--no-report"),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=small.environment(),
-        cwd=small.ROOT,
-    )
+        small.command(study, out, "--workers", "1", "--no-report"), stderr=subprocess.PIPE, text=True,
+        env=small.environment(), cwd=small.ROOT,
+    )  # fmt: skip
     until = time.monotonic() + 200
     while not list(out.glob("cells/*/shards/*/generations.jsonl")) and time.monotonic() < until:
         time.sleep(0.05)
@@ -426,19 +423,13 @@ def test_what_a_link_points_to_is_neither_read_nor_written(finished: Path, tmp_p
         ({}, {"on": "kubernetes"}, "did you mean|known are"),
         ({}, {"options": {"adress": "auto"}}, "--option adress=… is not known"),
         pytest.param(
-            {},
-            {"on": "slurm", "options": {"timeout_min": "soon"}},
-            "submitit",
-            marks=small.without_extra("submitit"),
+            {}, {"on": "slurm", "options": {"timeout_min": "soon"}}, "submitit", marks=small.without_extra("submitit"),
         ),
         pytest.param(
-            {},
-            {"on": "ray", "options": {"adress": "auto"}},
-            "did you mean address",
-            marks=small.without_extra("ray"),
+            {}, {"on": "ray", "options": {"adress": "auto"}}, "did you mean address", marks=small.without_extra("ray"),
         ),
     ],
-)
+)  # fmt: skip
 def test_a_refused_start_leaves_no_folder(
     study: Path, tmp_path: Path, change: dict[str, Any], options: dict[str, Any], said: str
 ) -> None:

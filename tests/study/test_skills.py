@@ -82,13 +82,9 @@ def test_no_difference_gives_a_verdict_in_at_most_five_per_cent(null: str, each:
     for _ in range(runs):
         found = compare_skills(
             simulated(
-                rng,
-                LEVELS,
-                each,
-                kept or dict.fromkeys(NAMES, 0.5),
-                control or dict.fromkeys(NAMES, 0.9),
+                rng, LEVELS, each, kept or dict.fromkeys(NAMES, 0.5), control or dict.fromkeys(NAMES, 0.9),
             )
-        )
+        )  # fmt: skip
         wrong += found.verdict.answer == "differs"
         apart += any(loss.apart.low > 0 or loss.apart.high < 0 for loss in found.skills)
     assert wrong <= 0.05 * runs

@@ -47,13 +47,8 @@ def test_the_default_study_is_the_one_described() -> None:
         role(policy, causal=False) for policy in diffusion.policies if role(policy, causal=False)
     ]
     papers = {
-        "none",
-        "top:1",
-        "random(top:1)",
-        "random(top:1),match=mass",
-        "top:1,effect=silence",
-        "top:1@model",
-    }
+        "none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:1,effect=silence", "top:1@model",
+    }  # fmt: skip
     assert all(papers <= set(grid.policies) for grid in study.evaluate)
     assert study.budget.least >= 16
     for options in study.decodings["short"].values():
@@ -137,8 +132,7 @@ def test_a_twin_is_another_model_of_the_study() -> None:
 def test_the_policies_of_the_protocol_study_suit_the_models_they_are_for() -> None:
     study = spec.read("protocol")
     for grid in study.evaluate:
-        (family,) = grid.families
-        kind = "causal" if family == "causal" else "masked"
+        kind = "causal" if grid.families == ("causal",) else "masked"
         policies = [parse_policy(text) for text in grid.policies]
         assert all(check_policy(policy, 4, 64, kind) is policy for policy in policies)
         rules = [rule for policy in policies if policy for rule in policy.parts()]
@@ -162,5 +156,6 @@ def test_optional_models_that_are_not_here_are_left_out(
         "organism/causal", "organism/scratch", "organism/adapted", "organism/multimodal",
     ]  # fmt: skip
     assert {grid.task for grid in study.evaluate} == {"word_problems"}
-    assert line.startswith("left out: smollm2, smollm2-twin (smollm2 is not on this machine")
+    assert line.startswith("left out: smollm2, smollm2-twin, nvidia/Nemotron-Labs-Diffusion-3B, ")
+    assert "(smollm2 is not on this machine" in line
     assert present(study) == (study, "")

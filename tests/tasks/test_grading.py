@@ -101,6 +101,7 @@ def test_an_answer_that_breaks_the_grader_fails_alone(tmp_path: Path) -> None:
     right = [bool(index % 3) and index != 40 for index in range(70)]
     assert [grade.passed for grade in grades] == right
     assert grades[40].reason == "grading broke on the answer (RecursionError: too deep)"
+    assert [grade.document for grade in grades if grade.broke] == [documents[40].id]
 
 
 def test_a_machine_that_cannot_grade_is_no_answers_fault(tmp_path: Path) -> None:

@@ -280,8 +280,12 @@ def test_sinks_of_a_text_that_is_read_in_blocks(family: str, block: int) -> None
     maps = model.attention(x, policy=fixed, block=block).numpy()
     for row in range(6):
         margins = [reading_margins(head, block) for layer in maps for head in layer[row]]
-        assert float(found.sinks_hit[row]) == pytest.approx(hit(margins, taken), abs=1e-6, nan_ok=True)
-    assert bool(found.sinks_hit.isfinite().any()) == (family == "fast_dllm_v2"), "the other has no sink"
+        assert float(found.account["sinks_hit"][row]) == pytest.approx(
+            hit(margins, taken), abs=1e-6, nan_ok=True
+        )
+    assert bool(found.account["sinks_hit"].isfinite().any()) == (family == "fast_dllm_v2"), (
+        "the other has no sink"
+    )
     # What a threshold takes in the second reading are the sinks of the first; in layer 0 both are the same.
     above = masked(model, ids, where, 20, ss.parse_policy("above:-1,layers=0,effect=silence"), range(6))
     plain = model.attention(x, block=block).double().numpy()[0]  # [row, head, query, key]
@@ -292,5 +296,5 @@ def test_sinks_of_a_text_that_is_read_in_blocks(family: str, block: int) -> None
             [head[:, keys].sum(-1).mean() for head, keys in zip(plain[row], found_there, strict=True)]
         )
         expected = lost / model.shape.layers if any(found_there) else np.nan
-        assert float(above.hidden_share[row]) == pytest.approx(expected, abs=1e-4, nan_ok=True)
-    assert bool(above.hidden_share.isfinite().any())
+        assert float(above.account["hidden_share"][row]) == pytest.approx(expected, abs=1e-4, nan_ok=True)
+    assert bool(above.account["hidden_share"].isfinite().any())

@@ -85,15 +85,10 @@ def _evaluate(folder: Path, family: str, task: str, arguments: str = "", **more:
     from lm_eval.tasks import TaskManager
 
     return lm_eval.simple_evaluate(
-        model="sinkscope",
-        model_args=f"pretrained={folder / family},device=cpu{arguments}",
-        tasks=[task],
-        task_manager=TaskManager(include_path=str(folder / "tasks"), include_defaults=False),
-        bootstrap_iters=0,
-        log_samples=True,
-        batch_size=3,
-        **more,
-    )
+        model="sinkscope", model_args=f"pretrained={folder / family},device=cpu{arguments}", tasks=[task],
+        task_manager=TaskManager(include_path=str(folder / "tasks"), include_defaults=False), bootstrap_iters=0,
+        log_samples=True, batch_size=3, **more,
+    )  # fmt: skip
 
 
 def _answers(results: Any, task: str = "local_generate") -> list[str]:

@@ -37,19 +37,11 @@ def test_every_decoding_is_one_of_the_family() -> None:
     from sinkscope.tasks import gsm8k, humaneval
 
     kinds = {
-        "llada": ss.LladaDecoding,
-        "dream": ss.DreamDecoding,
-        "mmada": ss.MmadaDecoding,
-        "causal": ss.GreedyDecoding,
-        "llada_moe": ss.LladaDecoding,
-        "masked": ss.LladaDecoding,
-        "llada2": ss.Llada2Decoding,
-        "sdar": ss.SdarDecoding,
-        "fast_dllm_v2": ss.FastDllmDecoding,
-        "a2d": ss.MdlmDecoding,
-        "rnd1": ss.Rnd1Decoding,
+        "llada": ss.LladaDecoding, "dream": ss.DreamDecoding, "mmada": ss.MmadaDecoding, "causal": ss.GreedyDecoding,
+        "llada_moe": ss.LladaDecoding, "masked": ss.LladaDecoding, "llada2": ss.Llada2Decoding, "sdar": ss.SdarDecoding,
+        "fast_dllm_v2": ss.FastDllmDecoding, "a2d": ss.MdlmDecoding, "rnd1": ss.Rnd1Decoding,
         "open_dcoder": ss.OpenDcoderDecoding,
-    }
+    }  # fmt: skip
     schemes = (*gsm8k.SCHEMES, *humaneval.SCHEMES)
     settings = [(scheme.family, scheme.decoding) for scheme in schemes if scheme.family]
     general = [(family, scheme.decoding) for scheme in schemes if not scheme.family for family in kinds]

@@ -838,11 +838,8 @@ def test_as_an_ordinary_user(which: str) -> None:
         own.write_text("sesame")
         os.chown(own, 65534, 65534)
         known: dict[str, object] = {
-            "secret": str(own),
-            "folder": folder,
-            "home": folder,
-            "parent": os.getpid(),
-        }
+            "secret": str(own), "folder": folder, "home": folder, "parent": os.getpid(),
+        }  # fmt: skip
         hostile = [text.format(**known, port=9, socket="/nowhere") for text in ESCAPES.values()]
         hostile += [
             "import threading, time\nfor _ in range(999):\n    threading.Thread(target=time.sleep, args=(9,)).start()",
@@ -851,17 +848,9 @@ def test_as_an_ordinary_user(which: str) -> None:
         ]
         code = f"HOSTILE, FORGERIES = {hostile!r}, {list(FORGERIES.values())!r}\n{code}"
         done = subprocess.run(
-            [python, "-c", code],
-            env={"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
-            user=65534,
-            group=65534,
-            extra_groups=[],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+            [python, "-c", code], env={"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]},
+            user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
         assert own.read_text() == "sesame"
         assert own.stat().st_mtime > 1e9
     if "cannot be confined here" in done.stderr:

@@ -46,13 +46,8 @@ def test_reference_bodies_pass_and_others_fail(test: list[Document]) -> None:
     assert not any(_passed([(document, "pass") for document in some]))
     # One constant or sign off: the tests must see these (a few change nothing: 15 % 2 is 15 % 7).
     changes = [
-        (" > ", " >= "),
-        (" < ", " <= "),
-        ("== 0", "!= 0"),
-        (" + ", " - "),
-        (" * ", " + "),
-        ("//= ", "//= 1"),
-    ]
+        (" > ", " >= "), (" < ", " <= "), ("== 0", "!= 0"), (" + ", " - "), (" * ", " + "), ("//= ", "//= 1"),
+    ]  # fmt: skip
     wrong = []
     for document in test[:160]:
         if document.extra["skeleton"].startswith("counting"):
@@ -102,11 +97,8 @@ def test_both_generated_tasks_fit_64_tokens(train: list[Document], test: list[Do
     """Of the organisms' own tokenizer; and they are not trivial."""
     tokenizer = read_tokenizer(ORGANISMS / "scratch")
     documents = [
-        *islice(word_problems().stream("train"), 3000),
-        *word_problems().documents(500),
-        *train,
-        *test,
-    ]
+        *islice(word_problems().stream("train"), 3000), *word_problems().documents(500), *train, *test,
+    ]  # fmt: skip
     questions, answers = ([getattr(one, part) for one in documents] for part in ("question", "answer"))
     assert max(map(len, tokenizer(questions, add_special_tokens=False).input_ids)) <= 64
     assert 40 < max(map(len, tokenizer(answers, add_special_tokens=False).input_ids)) <= 62

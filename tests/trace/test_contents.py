@@ -280,12 +280,8 @@ def test_anatomy(family: str, step: int) -> None:
             for name, values in expected.items():
                 found = here[name].sel(layer=layer).values
                 np.testing.assert_allclose(
-                    found[..., :size][..., real[row]],
-                    values[..., real[row]],
-                    rtol=1e-4,
-                    atol=1e-5,
-                    err_msg=name,
-                )
+                    found[..., :size][..., real[row]], values[..., real[row]], rtol=1e-4, atol=1e-5, err_msg=name,
+                )  # fmt: skip
                 assert np.isnan(found[..., :size][..., ~real[row]]).all(), f"{name} in padding"
                 assert np.isnan(found[..., size:]).all(), f"{name} of tokens that do not exist yet"
             # Of a causal model the median stays that of the prompt.
@@ -373,14 +369,9 @@ def test_pictures_have_their_slots_as_answer() -> None:
     free, free_mask = ids.clone(), mask.clone()
     free[:, :2], free_mask[:, :2] = 480, 0
     run = ss.generate(
-        golden.model("mmada"),
-        ids,
-        ss.MmadaImageDecoding(timesteps=4, guidance=2.0, offset=507),
-        seed=3,
-        attention_mask=mask,
-        unconditional=(free, free_mask),
-        capture=ss.Capture(by_query=True),
-    )
+        golden.model("mmada"), ids, ss.MmadaImageDecoding(timesteps=4, guidance=2.0, offset=507), seed=3, attention_mask=mask,
+        unconditional=(free, free_mask), capture=ss.Capture(by_query=True),
+    )  # fmt: skip
     data = run.trace.dataset
     assert data["region"].values[1].tolist() == ["padding", *["prompt"] * 2, *["answer"] * 9, "prompt"]
     states = run.states.numpy()

@@ -48,12 +48,8 @@ def test_without_maps_there_are_no_patterns() -> None:
 def test_padding_is_left_out(tmp_path: Path) -> None:
     mask = torch.tensor([[1] * 6, [0, 0] + [1] * 4])
     run = ss.generate(
-        golden.model("llada"),
-        IDS,
-        ss.LladaDecoding(8, 4, 4),
-        capture=ss.Capture(level="maps"),
-        attention_mask=mask,
-    )
+        golden.model("llada"), IDS, ss.LladaDecoding(8, 4, 4), capture=ss.Capture(level="maps"), attention_mask=mask,
+    )  # fmt: skip
     assert run.trace is not None
     assert run.trace.to_activation_cache(1)["blocks.0.attn.hook_pattern"].shape == (1, 4, 12, 12)
 

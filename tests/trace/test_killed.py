@@ -65,13 +65,8 @@ def command(*words: object) -> None:
     """`sinkscope trace` of the same prompt into the same file."""
     ids = words[0]
     sys.argv = [
-        "sinkscope",
-        "trace",
-        str(golden.checkpoint("llada")),
-        "--prompt-ids",
-        str(ids),
-        *map(str, words[1:]),
-    ]
+        "sinkscope", "trace", str(golden.checkpoint("llada")), "--prompt-ids", str(ids), *map(str, words[1:]),
+    ]  # fmt: skip
     cli.main()
 
 

@@ -63,15 +63,9 @@ def wide_checkpoint(folder: Path, heads: int) -> None:
     config = json.loads((golden.checkpoint("llada") / "config.json").read_text())
     width = 4 * heads
     config.update(
-        d_model=width,
-        n_layers=LAYERS,
-        n_heads=heads,
-        n_kv_heads=heads,
-        mlp_hidden_size=INNER,
-        vocab_size=VOCABULARY,
-        embedding_size=VOCABULARY,
-        max_sequence_length=1024,
-    )
+        d_model=width, n_layers=LAYERS, n_heads=heads, n_kv_heads=heads, mlp_hidden_size=INNER, vocab_size=VOCABULARY,
+        embedding_size=VOCABULARY, max_sequence_length=1024,
+    )  # fmt: skip
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(0)
@@ -115,21 +109,14 @@ def test_peak_memory_of_a_long_recording(
     wide_checkpoint(tmp_path / "model", heads)
     result = subprocess.run(
         [
-            sys.executable,
-            "-c",
-            PROGRAM,
-            str(tmp_path / "model"),
-            f"{tmp_path}/",
-            str(length),
-            str(steps),
-            str(rows),
+            sys.executable, "-c", PROGRAM, str(tmp_path / "model"), f"{tmp_path}/", str(length), str(steps), str(rows),
         ],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=880,
         check=False,
-    )
+    )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["same"]

@@ -31,17 +31,10 @@ def model_of(kind: str) -> Any:
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
     sizes = {
-        "vocab_size": 96,
-        "hidden_size": 48,
-        "intermediate_size": 80,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 12,
-        "max_position_embeddings": 128,
-        "sliding_window": WINDOW,
+        "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 128, "sliding_window": WINDOW,
         "initializer_range": 0.3,
-    }
+    }  # fmt: skip
     torch.manual_seed(5)
     if kind == "windows":
         return ss.wrap(MistralForCausalLM(MistralConfig(**sizes)).eval())
@@ -116,13 +109,8 @@ def test_a_policy_counts_the_sinks_that_its_own_maps_have(kind: str, length: int
     model, (ids, real) = model_of(kind), batch(length)
     decoding = ss.GreedyDecoding(length=8, eos=None)
     run = ss.generate(
-        model,
-        ids,
-        decoding,
-        policy="first:1,effect=silence",
-        capture=ss.Capture(level="maps"),
-        attention_mask=real,
-    )
+        model, ids, decoding, policy="first:1,effect=silence", capture=ss.Capture(level="maps"), attention_mask=real,
+    )  # fmt: skip
     data, sinks = run.trace.dataset, 0
     maps = data["attention"].transpose("sample", "step", "layer", "head", "query", "key").values
     for row, begin in enumerate((0, length // 3)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +16,10 @@ from tests.helpers import golden
 from tests.helpers.forked import forked
 
 import sinkscope as ss
+from sinkscope.attention.context import ForwardContext
 from sinkscope.gpu.outbox import Outbox
 from sinkscope.trace.recorder import Parcel
+from sinkscope.trace.step_recorder import StepRecorder
 
 CAPTURES = {
     "heads": ss.Capture(),
@@ -172,14 +177,8 @@ def test_an_interruption_leaves_the_model_as_it_was(
     try:
         with pytest.raises(kind):
             ss.generate(
-                model,
-                ids,
-                decoding,
-                policy=ss.MaskTop(2),
-                capture=ss.Capture(anatomy=True),
-                **options,
-                **more,
-            )
+                model, ids, decoding, policy=ss.MaskTop(2), capture=ss.Capture(anatomy=True), **options, **more,
+            )  # fmt: skip
     finally:
         if handle is not None:
             handle.remove()
@@ -250,3 +249,24 @@ def test_pinned_memory_is_kept_only_where_its_shape_comes_again(monkeypatch: pyt
     assert (torch.Size([2, 30]), torch.float32) in outbox._spare
     outbox.close()
     assert not outbox._spare
+
+
+def test_gates_are_measured_where_their_call_is() -> None:
+    """On a GPU that is a second stream: what the main one read of it could be half done."""
+    inside, ended = [], []
+
+    @contextmanager
+    def beside(inputs: object) -> Iterator[None]:
+        inside.append(inputs)
+        yield
+        ended.append(sorted(recorder._gates))
+
+    recorder = object.__new__(StepRecorder)
+    recorder.frame, recorder.rows, recorder._gates = SimpleNamespace(causal=True), [0], {}
+    output = torch.full((1, 2, 3, 4), 2.0)
+    recorder._ungated = SimpleNamespace(layer=5, output=output, context=ForwardContext(beside=beside))
+    taken = output.transpose(1, 2).reshape(1, 3, 8) * 0.25
+    recorder.gated(5, taken)
+    assert len(inside) == 1
+    assert ended == [[5]], "it was computed there"
+    assert torch.equal(recorder._gates[5], torch.full((1, 2), 0.25))

@@ -184,12 +184,8 @@ def test_an_interrupted_recording_opens_up_to_its_last_step(family: str, tmp_pat
     whole = ss.generate(*arguments(family), **options(), capture=ss.Capture(by_query=True))
     with pytest.raises(KeyboardInterrupt):
         ss.generate(
-            *arguments(family),
-            **options(),
-            capture=ss.Capture(by_query=True),
-            out=path,
-            progress=broken_after(3),
-        )
+            *arguments(family), **options(), capture=ss.Capture(by_query=True), out=path, progress=broken_after(3),
+        )  # fmt: skip
     folder = tmp_path / "t.zarr.zip.partial"
     assert folder.is_dir()
     assert not path.exists()
@@ -277,13 +273,9 @@ def test_an_interruption_while_streaming_leaves_the_model_as_it_was(family: str,
     before = ss.generate(*arguments(family), **options())
     with pytest.raises(KeyboardInterrupt):
         ss.generate(
-            *arguments(family),
-            **options(),
-            capture=ss.Capture(anatomy=True),
-            policy=ss.MaskTop(1),
-            out=tmp_path / "t.zarr.zip",
-            progress=broken_after(2),
-        )
+            *arguments(family), **options(), capture=ss.Capture(anatomy=True), policy=ss.MaskTop(1),
+            out=tmp_path / "t.zarr.zip", progress=broken_after(2),
+        )  # fmt: skip
     assert not any(module._forward_pre_hooks for module in golden.model(family).network.modules())
     assert torch.equal(ss.generate(*arguments(family), **options()).states, before.states)
 

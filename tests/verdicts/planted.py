@@ -11,6 +11,7 @@ NAMES = {
     "silence": "top:1,effect=silence",
     "sinks": "top:1,epsilon=3", "rest": "top:1,epsilon=3,among=others", "five": "top:5",
     "ten": "top:10", "count_ten": "random(top:10)",
+    "mass_ten": "random(top:10),match=mass",
 }  # fmt: skip
 
 

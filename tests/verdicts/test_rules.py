@@ -6,6 +6,7 @@ import functools
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.sinks import synthetic
@@ -63,9 +64,12 @@ def test_robustness(right, status, reason):
 
 
 def test_an_effect_within_noise_is_never_support_and_the_least_n_is_said():
-    found = keeps(masked(n=16, none=16, top=16, count=16), "top:1")
-    assert (found.status, found.reason) == (OPEN, Reason.INTERVAL)
-    assert found.number(Measure.LEAST).value == LEAST_DOCUMENTS
+    for rule in (loses, keeps):  # whichever way it is asked, and only where so little may be lost
+        found = rule(masked(n=16, none=16, top=16, count=16), "top:1")
+        assert (found.status, found.reason) == (OPEN, Reason.INTERVAL)
+        assert found.number(Measure.LEAST).value == LEAST_DOCUMENTS
+        assert "93 documents are needed to show that so little is lost" in wording.evidence(found)
+        assert rule(masked(n=16, none=16, top=13, count=16), "top:1").number(Measure.LEAST) is None
     for n, status in ((LEAST_DOCUMENTS - 1, OPEN), (LEAST_DOCUMENTS, SUPPORTED)):
         assert keeps(masked(n=n, none=n, top=n), "top:1").status == status
         assert paired_interval([1.0] * n, [1.0] * n).below(POINTS_LOST) == (status == SUPPORTED)
@@ -96,9 +100,9 @@ def test_a_text_collapses_where_perplexity_doubles_and_models_are_compared_by_wh
     doubled = 3.0 + math.log(2)
     assert collapses(read(none=3.0, top=doubled + 0.1, count=3.0, mass=3.2), "top:1").status == SUPPORTED
     assert collapses(read(none=3.0, top=doubled - 0.1, count=3.0), "top:1").status == CONTRADICTED
-    causal = read(family="causal", subject="c", none=3.0, top=4.0, count=3.01)
+    causal = read(family="causal", subject="c", none=3.0, top=4.0, count=3.01, mass=3.2)
     for top, status in ((3.3, SUPPORTED), (4.5, CONTRADICTED), (4.0, OPEN)):
-        twin = replace(read(family="dream", none=3.0, top=top, count=3.01), others=(causal,))
+        twin = replace(read(family="dream", none=3.0, top=top, count=3.01, mass=3.2), others=(causal,))
         assert loses_less_than_causal(twin, "top:1").status == status
     lost = {"none": 3.0, "top": 4.0, "count": 3.01, "mass": 3.2, "silence": 3.9, "sinks": 3.9, "rest": 3.1}
     assert due_to_sinks(read(**lost), "top:1").status == SUPPORTED
@@ -141,7 +145,7 @@ def test_what_is_guessed_is_neither_there_to_be_lost_nor_left():
     assert collapses(lost, "top:1").status == CONTRADICTED
     assert collapses(replace(lost, guess=0.5), "top:1").status == SUPPORTED
     # Diffusion .70 → .52 loses nearly all it knows, causal .95 → .75 under half of it; in points it is the other way round.
-    own = masked(n=1000, none=700, top=520, count=695)
+    own = masked(n=1000, none=700, top=520, count=695, mass=690)
     causal = masked(family="causal", subject="c", n=1000, none=950, top=750, count=945)
     both = [replace(each, guess=0.5) for each in (own, causal)]
     assert rival(*both).status == CONTRADICTED
@@ -210,18 +214,48 @@ def test_a_loss_is_the_sinks_only_when_controls_halves_and_silence_agree(right, 
 
 
 @pytest.mark.parametrize(
-    ("one", "many", "control", "status"),
+    ("right", "status", "reason"),
     [
-        (90, 40, 85, SUPPORTED),
-        (90, 40, 41, OPEN),  # the control of top:10 loses as much
-        (90, 90, 90, CONTRADICTED),
-        (90, 82, 90, OPEN),
-        (0, 0, 80, OPEN),  # nothing is left under top:1, so nothing more can be lost
-        (4, 4, 80, OPEN),
+        ({"top": 90, "ten": 40, "count_ten": 85, "mass_ten": 80}, SUPPORTED, None),
+        ({"top": 90, "ten": 40, "count_ten": 41, "mass_ten": 80}, OPEN, Reason.CONTROL_MAY),
+        ({"top": 90, "ten": 40, "count_ten": 85, "mass_ten": 40}, OPEN, Reason.CONTROL_TOO),
+        ({"top": 90, "ten": 40, "count_ten": 85}, OPEN, Reason.NO_CONTROL),
+        ({"top": 90, "ten": 90, "count_ten": 90}, CONTRADICTED, None),
+        ({"top": 90, "ten": 82, "count_ten": 90}, OPEN, Reason.INTERVAL),
+        ({"top": 0, "ten": 0, "count_ten": 80}, OPEN, Reason.NOTHING_LEFT),  # nothing more can be lost
+        ({"top": 4, "ten": 4, "count_ten": 80}, OPEN, Reason.NOTHING_LEFT),
     ],
 )
-def test_ten_against_one(one, many, control, status):
-    assert worse(masked(none=95, top=one, ten=many, count_ten=control), "top:10", "top:1").status == status
+def test_ten_against_one(right, status, reason):
+    found = worse(masked(none=95, **right), "top:10", "top:1")
+    assert (found.status, found.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"strongest": 0.36}, Reason.STRONGEST_MISSED), ({"reached": 0.59}, Reason.UNMATCHED), ({}, None)],
+)
+def test_the_loss_of_the_one_that_loses_counts_only_as_one_of_sinks(changes, reason):
+    """Whichever of two models, or of two policies: its strongest sinks were hit, and keys with as much attention cost less."""
+
+    def gated(**right: Any) -> Measures:
+        measures = masked(strongest=changes.get("strongest", 0.9), **right)
+        reached = {NAMES[name]: 0.05 * changes.get("reached", 1.0) for name in ("mass", "mass_ten")}
+        runs = {name: replace(run, removed=reached.get(name, 0.05)) for name, run in measures.runs.items()}
+        return replace(measures, runs=runs)
+
+    stays = {"none": 93, "top": 91, "count": 92, "ten": 91, "count_ten": 92}
+    goes = {"none": 95, "top": 3, "count": 90, "mass": 85}
+    goes |= {"ten": 3, "count_ten": 90, "mass_ten": 85}
+    for own, causal, status in ((stays, goes, SUPPORTED), (goes, stays, CONTRADICTED)):
+        expected = (OPEN, reason) if reason else (status, None)
+        found = rival(gated(**own), gated(family="causal", subject="c", **causal))
+        assert (found.status, found.reason) == expected
+        first, other = gated(family="mmada", **causal), gated(family="llada", subject="l", **own)
+        found = loses_most(replace(first, others=(other,)), "top:10", DIFFUSION)
+        assert (found.status, found.reason) == expected
+    found = worse(gated(none=95, top=91, ten=3, count_ten=90, mass_ten=85), "top:10", "top:1")
+    assert (found.status, found.reason) == ((OPEN, reason) if reason else (SUPPORTED, None))
 
 
 def rival(own: Measures, causal: Measures) -> Verdict:
@@ -232,9 +266,10 @@ def test_two_models_are_compared_relative_to_their_bases_with_both_gates():
     def causal(**right: int) -> Measures:
         return masked(family="causal", subject="c", **right)
 
-    fragile, robust = causal(none=95, top=3, count=90), masked(none=93, top=90, count=92)
+    fragile, robust = causal(none=95, top=3, count=90, mass=85), masked(none=93, top=90, count=92)
     assert rival(robust, fragile).status == SUPPORTED
-    assert rival(masked(none=93, top=2, count=90), causal(none=95, top=93, count=95)).status == CONTRADICTED
+    lost = masked(none=93, top=2, count=90, mass=85)
+    assert rival(lost, causal(none=95, top=93, count=95)).status == CONTRADICTED
     # Floor: a base of 30 and one of 95, both to nothing. In points one loses three times as much; it is the same loss.
     assert (
         rival(masked(none=30, top=0, count=28), causal(none=95, top=0, count=90)).reason
@@ -259,7 +294,16 @@ def test_two_models_are_compared_relative_to_their_bases_with_both_gates():
 def test_mostly_in_one_model():
     def study(own: tuple[int, int], *others: tuple[int, int]) -> Verdict:
         models = [
-            masked(hits=0.8, n=400, family=family, subject=family, none=base, ten=left, count_ten=base)
+            masked(
+                hits=0.8,
+                n=400,
+                family=family,
+                subject=family,
+                none=base,
+                ten=left,
+                count_ten=base,
+                mass_ten=base,
+            )
             for family, (base, left) in zip(("mmada", "llada", "dream"), (own, *others), strict=False)
         ]
         return loses_most(replace(models[0], others=tuple(models[1:])), "top:10", DIFFUSION)
@@ -474,10 +518,9 @@ def test_a_claim_on_a_model_is_decided_when_no_task_says_the_opposite():
     found = tally({"x": {"m": (one, other), "n": (one, one), "o": ()}, "y": {"m": (nothing,)}})
     assert (found.decided, found.claims.total(), found.verdicts.total()) == (1, 3, 5)
     said = wording.tallied(found)
-    assert said.startswith("1 of 3 claims are decided (1 hold here, 0 do not)")
-    assert "neither confirm nor refute" in said
-    assert "1 supported, 0 contradicted" in wording.tallied(replace(found, bears=True))
-    assert said.endswith("task by task these are 5 verdicts, 4 of them decided")
+    assert said.startswith("1 of 3 claims are decided, 1 as holding here and 0 as not holding")
+    assert "1 as supported and 0 as contradicted" in wording.tallied(replace(found, bears=True))
+    assert said.endswith("task by task there are 5 verdicts, 4 of them decided")
     assert wording.tallied(tally({})) == ""
 
 

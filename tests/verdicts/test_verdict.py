@@ -10,7 +10,7 @@ import pytest
 
 from sinkscope.statistics import CLEARANCE, Estimate
 from sinkscope.verdicts import Measure, Number, Reason, Side, Status, Verdict, certain, decide
-from sinkscope.verdicts.wording import evidence, of_model
+from sinkscope.verdicts.wording import counted, evidence, of_model
 
 ABOVE, BELOW = Side.ABOVE, Side.BELOW
 
@@ -79,7 +79,7 @@ def test_words() -> None:
     )
     assert (
         evidence(open_)
-        == "60 % (40 to 80) of head-steps have a sink; the interval holds the limit 0.5, at n = 3"
+        == "60 % (40 to 80) of heads and steps have a sink; the interval includes the limit, 0.5 (n = 3)"
     )
 
 
@@ -95,19 +95,20 @@ def test_a_model_in_one_sentence():
     found = {"sinks": present, "drains or hubs": hubs, "moving": mixed, "ARM-like dependency": needs}
     said = of_model(found)
     assert said == (
-        "Sinks in 43 % (41 to 46) of (step, head) pairs, mostly hubs, some fixed and some moving (3 prompts). It depends on the "
-        "strongest key of each head: masking it costs 81 points (49 to 96), a random key 6 (−10 to 21) (16 documents)."
+        "Sinks in 43 % (41 to 46) of (step, head) pairs, mostly hubs, some fixed and some moving. It needs each head’s strongest "
+        "key: masking it costs 81 points (49 to 96), a random key 6 (−10 to 21)."
     )
+    assert counted(found) == "3 prompts and 16 documents"
     for verdict, part in (
         (needs.settled(Status.CONTRADICTED), "It hardly needs"),
         (needs.undecided(Reason.CONTROL_TOO), "masking random keys costs that too"),
-        (Verdict(reason=Reason.NOT_MEASURED), "Undecided whether it needs them (not measured)"),
+        (Verdict(reason=Reason.NOT_MEASURED), "Whether it needs them is undecided (not measured)"),
     ):
         assert part in of_model({**found, "ARM-like dependency": verdict})
     assert "No sinks were found" in of_model({"sinks": present.settled(Status.CONTRADICTED, "none")})
-    assert "Undecided whether it has sinks (not measured)" in of_model({})
+    assert "Whether it has sinks is undecided (not measured)" in of_model({})
     few, text = replace(needs.undecided(Reason.INTERVAL), n=4), replace(needs, unit="text")
-    assert "Too few documents (4) to say whether it needs them" in of_model(
+    assert "strongest key is undecided: 4 documents are too few" in of_model(
         {**found, "ARM-like dependency": few}
     )
     cost = "costs 81 % (49 to 96) of a token’s probability, a random key 6 % (−10 to 21)"

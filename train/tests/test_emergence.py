@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import AttentionCall
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope_train import emergence
 from sinkscope_train.network import build, hidden_states, rotation
 from sinkscope_train.recipe import SIZES, recipe

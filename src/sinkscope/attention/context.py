@@ -21,8 +21,7 @@ from sinkscope.attention import fused
 from sinkscope.attention.kernels import column_kernels
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import column_mass, dense_map, received
-from sinkscope.attention.scores import Scores, query_weights, relative
-from sinkscope.attention.visibility import Padded, Visibility
+from sinkscope.attention.visibility import Padded, Scores, Visibility, query_weights, relative
 
 ALL, NEWEST, NEWEST_AND_ALL = "all", "newest", "newest and all"
 ACTIVE, ACTIVE_AND_ALL = "active", "active and all"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.scores import Scores
+from sinkscope.attention.visibility import Scores
 
 KEYS = 512
 """Keys of the longest input of several queries that is computed here; beyond it the fused kernel is clearly the faster one."""
@@ -47,6 +47,24 @@ class Attended:
     lse_raw: Tensor | None = None
     acted: Tensor | None = None
     raw: Tensor | None = None
+
+
+def attend(
+    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
+) -> Attended | None:
+    """What a call gives that is computed here, with the column sums of `weights` [B, C, Q]; None: it is for the fused kernel.
+
+    For a newest token the sums are those of its one query, whatever `weights`. The log-sum-exp comes only when `lse` asks for it
+    or something is masked.
+    """
+    if is_newest(scores, value):
+        attended = attend_newest(scores, value, lse)
+    elif is_short(scores, value):
+        attended = attend_short(scores, value, weights, lse)
+    else:
+        return None
+    output = scores.visibility.padded_rows(attended.output, value)
+    return attended if output is attended.output else replace(attended, output=output)
 
 
 def is_short(scores: Scores, value: Tensor) -> bool:

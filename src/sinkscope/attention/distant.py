@@ -14,8 +14,7 @@ from torch.nn.functional import pad
 
 from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.received import column_mass
-from sinkscope.attention.scores import Scores, query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights
 from sinkscope.base.sink_rule import EPSILON, Distant, around, distant, gap_of
 
 

@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import cpu
-from sinkscope.attention.cpu import Attended
 from sinkscope.attention.kernels import column_kernels, kernel
 from sinkscope.attention.key_mask import TILE, KeyMask
 from sinkscope.attention.received import TILE_BYTES
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores
 
 GATHER_BELOW = 0.5
 """Keys are gathered instead of biased away when at most this share of them is left: then the gathering pays."""
@@ -34,28 +32,11 @@ def attend(scores: Scores, value: Tensor) -> tuple[Tensor, Tensor]:
         Output [B, H, Q, E] in the dtype of value, and log-sum-exp Float32 [B, H, Q] over the keys that were used (finite
         but meaningless for rows without a key).
     """
-    attended = attend_and_sum(scores, value, lse=True)
-    if attended.lse is None:
-        raise RuntimeError("the log-sum-exp was asked for and did not come")
-    return attended.output, attended.lse
-
-
-def attend_and_sum(
-    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
-) -> Attended:
-    """`attend`, and the column sums of `weights` [B, C, Q] where they come with it: for short inputs on a CPU.
-
-    For a newest token on a CPU the sums are those of its one query, whatever `weights`; elsewhere `acted` and `raw` are None.
-    Both give the log-sum-exp only when `lse` asks for it or something is masked.
-    """
-    if cpu.is_newest(scores, value):
-        attended = cpu.attend_newest(scores, value, lse)
-    elif cpu.is_short(scores, value):
-        attended = cpu.attend_short(scores, value, weights, lse)
-    else:
-        attended = Attended(*_by_kernel(scores, value))
-    output = _padded_rows(attended.output, value, scores.visibility)
-    return attended if output is attended.output else replace(attended, output=output)
+    attended = cpu.attend(scores, value, lse=True)
+    if attended is not None and attended.lse is not None:
+        return attended.output, attended.lse
+    out, lse = _by_kernel(scores, value)
+    return scores.visibility.padded_rows(out, value), lse
 
 
 def _by_kernel(scores: Scores, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,17 +155,6 @@ def _key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
         if masked is not None:
             out = out | masked[:, :, None, :]
     return torch.where(out, float("-inf"), 0.0)
-
-
-def _padded_rows(out: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
-    """Gives the rows of padded queries what the official code gives them (see Visibility.padded)."""
-    real = visibility.real_queries()
-    if real is None or visibility.padded == "keys":
-        return out
-    if visibility.padded == "none":
-        return out.masked_fill(~real[:, None, :, None], 0.0)
-    mean = value.mean(2, keepdim=True).repeat_interleave(out.shape[1] // value.shape[1], 1)
-    return torch.where(real[:, None, :, None], out, mean)
 
 
 def raw_lse(scores: Scores, lse: Tensor) -> Tensor:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from sinkscope.attention import cpu, fused
 from sinkscope.attention.context import NEWEST, AttentionCall, ForwardContext, current
 from sinkscope.attention.cpu import Attended
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.base.errors import InputError
 
 NAME = "sinkscope"
@@ -90,7 +89,7 @@ def sinkscope_attention(
     if s_aux is None and cpu.is_short(scores, value):
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
-    attended = fused.attend_and_sum(scores, value, weights, s_aux is not None)
+    attended = attend_and_sum(scores, value, weights, s_aux is not None)
     out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
     if key_mask is not None and lse is not None and key_mask.silence:
@@ -116,26 +115,21 @@ def sinkscope_attention(
                 lse_raw = with_sink(lse_raw, s_aux)
                 kept = (lse - lse_raw).exp()
             call = AttentionCall(
-                layer,
-                query,
-                key,
-                value,
-                out,
-                lse,
-                scale,
-                visibility,
-                context,
-                key_mask,
-                lse_raw,
-                kept,
-                sums,
-                sink,
-            )
+                layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept, sums, sink
+            )  # fmt: skip
             if context.policy is not None:
                 context.policy.measure(call)
             if context.recorder is not None:
                 context.recorder.record(call)
     return out.transpose(1, 2).contiguous().to(away), None
+
+
+def attend_and_sum(
+    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
+) -> Attended:
+    """The output, and the column sums of `weights` [B, C, Q] where they come with it: see `cpu.attend`."""
+    attended = cpu.attend(scores, value, weights, lse)
+    return Attended(*fused.attend(scores, value)) if attended is None else attended
 
 
 def with_sink(lse: Tensor, sink: Tensor | None) -> Tensor:
@@ -184,17 +178,9 @@ def _visibility(
         dense = context.first_alone(real, query.shape[2], key.shape[2], sliding_window, query.device)
     bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
     return Visibility(
-        query.shape[2],
-        key.shape[2],
-        real,
-        causal,
-        sliding_window,
-        dense,
-        context.padded,
-        bias,
-        context.newest,
+        query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded, bias, context.newest,
         None if dense is not None else block,
-    )
+    )  # fmt: skip
 
 
 def sinkscope_mask(

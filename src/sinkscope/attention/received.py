@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.kernels import column_kernels
-from sinkscope.attention.scores import Scores, query_weights, relative
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility, query_weights, relative
 
 TILE_BYTES = 32 << 20
 TILE_ROWS = 64

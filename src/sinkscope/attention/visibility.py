@@ -1,4 +1,4 @@
-"""Which keys each query can see before any policy, without ever building the S×S matrix.
+"""Which keys each query can see before any policy, without ever building the S×S matrix; and the scores of a call over them.
 
 Queries are always the last Q of the K keys, so query row r stands at key index K − Q + r: a plain forward has Q = K,
 a step with a KV cache has Q = 1.
@@ -7,10 +7,13 @@ a step with a KV cache has Q = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from sinkscope.attention.key_mask import KeyMask
 
 Padded = Literal["keys", "none", "uniform"]
 
@@ -81,6 +84,16 @@ class Visibility:
     def everything(self) -> bool:
         """Whether every query sees every key."""
         return self.real is None and self.alike
+
+    def padded_rows(self, out: Tensor, value: Tensor) -> Tensor:
+        """An output [B, H, Q, E] whose rows of padded queries are what the official code gives them (see `padded`)."""
+        real = self.real_queries()
+        if real is None or self.padded == "keys":
+            return out
+        if self.padded == "none":
+            return out.masked_fill(~real[:, None, :, None], 0.0)
+        mean = value.mean(2, keepdim=True).repeat_interleave(out.shape[1] // value.shape[1], 1)
+        return torch.where(real[:, None, :, None], out, mean)
 
     def real_queries(self) -> Tensor | None:
         """Bool [B, Q]: the queries that are not padding; None when all are real."""
@@ -244,3 +257,69 @@ def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     a = a.expand(*lead, *a.shape[len(lead) :])
     b = b.expand(*lead, *b.shape[len(lead) :])
     return a, b
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one attention call; its weights are their softmax over the keys that are visible and not masked.
+
+    Attributes:
+        query: Float [B, H, Q, D]. key: Float [B, G, K, D], G dividing H (grouped heads are not repeated). Both after RoPE.
+        key_mask: the keys that left the softmax; None: none. A query that would lose every visible key keeps its scores.
+    """
+
+    query: Tensor
+    key: Tensor
+    visibility: Visibility
+    scale: float
+    key_mask: KeyMask | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Of the call."""
+        return self.query.device
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Float32 at least: in it statistics are computed, whatever the dtype of the model."""
+        return torch.promote_types(self.query.dtype, torch.float32)
+
+    def per_head(self, keys_or_values: Tensor) -> Tensor:
+        """Keys or values [B, G, K, D] with as many heads as the queries."""
+        groups = self.query.shape[1] // keys_or_values.shape[1]
+        return keys_or_values if groups == 1 else keys_or_values.repeat_interleave(groups, 1)
+
+    def masked(self) -> Tensor | None:
+        """Bool [B|1, H|1, K]: the keys that are masked for all queries alike; None: none."""
+        if self.key_mask is None or self.key_mask.keys is None:
+            return None
+        return self.key_mask.keys_in_force(self.visibility)
+
+    @property
+    def all_allowed(self) -> bool:
+        """Whether every query may use every key."""
+        return self.key_mask is None and self.visibility.everything
+
+    def allowed(self, start: int, stop: int) -> Tensor:
+        """Bool [B|1, H|1, rows|1, K|1]: the keys that query rows start..stop may use."""
+        visible = self.visibility.rows(start, stop, self.device)
+        if visible is None:
+            visible = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=self.device)
+        if self.key_mask is None:
+            return visible
+        return visible & ~self.key_mask.in_force(self.visibility, start, stop, self.device)
+
+
+def relative(mass: Tensor, uniform: Tensor) -> Tensor:
+    """Column mass [B, H, C, K] divided by what uniform attention would bring [B|1, C, K]; NaN where that is nothing."""
+    uniform = uniform[:, None]
+    return torch.where(uniform > 0, mass / uniform.clamp(min=1e-300), float("nan")).to(torch.float32)
+
+
+def query_weights(visibility: Visibility, weights: Tensor | None, query: Tensor) -> Tensor:
+    """Float32 [B, C, Q] with padded queries at 0; without classes, one class of all real queries."""
+    real = visibility.real_queries()
+    if weights is None:
+        weights = torch.ones(query.shape[0], 1, query.shape[2], device=query.device)
+    weights = weights.to(torch.float32)
+    return weights if real is None else weights * real[:, None, :]

@@ -89,11 +89,14 @@ def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
     return values
 
 
-def listed(words: Iterable[str]) -> str:
-    """Words one after the other.
+def listed(words: Iterable[str], most: int = 0) -> str:
+    """Words one after the other; of a long list the first ones, and how many more there are.
 
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
+    >>> listed(["a", "b", "c"]), listed("abcdefgh", 4)
+    ('a, b and c', 'a, b, c, d and 4 more')
     """
-    *most, last = list(words) or [""]
-    return f"{', '.join(most)} and {last}" if most else last
+    named = list(words) or [""]
+    if most and len(named) > most + 1:
+        named[most:] = [f"{len(named) - most} more"]
+    *first, last = named
+    return f"{', '.join(first)} and {last}" if first else last

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
-from sinkscope.cli.options import SOURCE_HELP, argument, option, switch
+from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
 
 if TYPE_CHECKING:
     from sinkscope.cli.output import Watch
@@ -27,6 +30,7 @@ _SEED = "may be repeated for a decoding that samples; default: 0"
 
 
 def evaluate(
+    context: typer.Context,
     source: Annotated[str | None, argument("MODEL", SOURCE_HELP)] = None,
     task: Annotated[str | None, option("TASK", _TASK)] = None,
     limit: Annotated[int | None, option("N", "only the first N documents; default: all")] = None,
@@ -58,12 +62,19 @@ def evaluate(
     from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare, write_answers
     from sinkscope.tasks.experiment import Experiment, ModelIdentity
     from sinkscope.tasks.sandbox import UnconfinedWarning
+    from sinkscope.tasks.sandbox.rungs import KINDS
     from sinkscope.tasks.task import ACCURACY
 
+    one_of("--sandbox", sandbox, KINDS)
     warnings.simplefilter("ignore", UnconfinedWarning)  # said in a line of its own
     if grade is not None:
+        refuse(
+            context, "is not for answers that are saved: leave it out, or --grade",
+            but=("grade", "again", "data", "sandbox", "yes", "json"),
+        )  # fmt: skip
         grade_saved(grade, again, data, sandbox, yes, json)
         return
+    refuse(context, "is for answers that are saved: with --grade FOLDER", "again")
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
     rule = None if policy is None else parse_policy(policy)

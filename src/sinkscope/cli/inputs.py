@@ -90,7 +90,7 @@ def prompts_in(path: Path) -> list[Any]:
     from sinkscope.tasks.sources import json_lines, text_of
 
     text = text_of(path, "give a text in each line, or JSON lines")
-    if not text.lstrip().startswith("{"):
+    if path.suffix not in (".jsonl", ".json") and not text.lstrip().startswith("{"):
         return [line.strip() for line in text.splitlines() if line.strip()]
     return [_prompt(row, where) for where, row in json_lines(text, path)]
 

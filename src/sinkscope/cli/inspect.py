@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
-from sinkscope.cli.options import argument, option
+from sinkscope.cli.options import argument, option, refuse
 from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from sinkscope.generation.run import Run
     from sinkscope.inspection.inspect import Inspection
     from sinkscope.models.model import Model
@@ -23,6 +24,7 @@ _TASK = "where prompts come from; may be repeated; default: word_problems"
 
 
 def inspect(
+    context: typer.Context,
     source: Annotated[str, argument("TRACE|MODEL", _SOURCE)],
     task: Annotated[list[str] | None, option("TASK", _TASK)] = None,
     limit: Annotated[int, option("N", "prompts, over all tasks")] = 64,
@@ -44,10 +46,15 @@ def inspect(
     from sinkscope.trace.trace import Trace
     from sinkscope.verdicts import wording
 
+    whole("--looks", looks, 1)
     if out is not None:
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
     if source.endswith((".zarr.zip", ".partial")):
+        refuse(
+            context, "is not for a trace, whose prompts and steps are there: leave it out",
+            "task", "limit", "decoding", "length", "steps",
+        )  # fmt: skip
         trace = Trace.open(Path(source))
         model = load_model_of(trace, device, dtype, revision)
         run, labels = run_of_trace(model, trace), None
@@ -126,11 +133,11 @@ def _answers(
             progress=lambda done, expected, _: watch.tell(done, expected),
         )  # fmt: skip
     labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
-    labels["right"] = _right(model, run.sequences[:, run.prompt :], documents)
+    labels["right"] = _right(model, run.answers, documents)
     return run, labels
 
 
-def _right(model: Model, answers: Tensor, documents: list[Any]) -> list[float]:
+def _right(model: Model, answers: list[list[int]], documents: list[Any]) -> list[float]:
     """1 or 0 for each answer; NaN where its task cannot be graded on this machine."""
     from sinkscope.tasks.grading import can_grade
     from sinkscope.tasks.prompting import decode_answer
@@ -140,7 +147,7 @@ def _right(model: Model, answers: Tensor, documents: list[Any]) -> list[float]:
         numbers = [number for number, (task, _) in enumerate(documents) if task.name == name]
         task = documents[numbers[0]][0]
         if can_grade(task):
-            texts = [decode_answer(model, answers[number].tolist(), task.scheme) for number in numbers]
+            texts = [decode_answer(model, answers[number], task.scheme) for number in numbers]
             pairs = [(documents[number][1], text) for number, text in zip(numbers, texts, strict=True)]
             for number, mark in zip(numbers, task.grade_many(pairs), strict=True):
                 right[number] = float(mark.passed)

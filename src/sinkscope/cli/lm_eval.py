@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 
 import typer
 
-from sinkscope.base.errors import InputError
+from sinkscope.base.errors import InputError, SinkscopeError
+from sinkscope.base.files import one_line
 
 INSTALL = "pip install 'sinkscope[eval]'"
 
@@ -49,4 +51,12 @@ def run(words: Sequence[str]) -> None:
     import sinkscope.tasks.lm_eval  # noqa: F401 (it registers the model)
 
     sys.argv = ["lm-eval", *words]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except SinkscopeError:
+        raise
+    except ValueError as error:  # so lm-eval says that an option or a task's name is wrong
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__")).startswith("lm_eval."):
+            raise
+        raise InputError(f"lm-eval: {one_line(error)}") from error

@@ -38,17 +38,17 @@ def models(
     resolve_dtype(dtype, resolve_device(device), checkpoint)
     known = facts(checkpoint)
     if not json:
-        show_pairs(known, checkpoint.source)
+        show_pairs(known, source)
     if not check:
         if json:
-            show_json({"source": checkpoint.source, **known})
+            show_json({"source": source, **known})
         return
     with working(f"loading and checking {source}"):
         model = load(source, device, dtype, revision)
         result = model.check()
     if json:
         findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
-        show_json({"source": checkpoint.source, **known, "check": findings})
+        show_json({"source": source, **known, "check": findings})
     else:
         rows = [
             (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
@@ -79,10 +79,12 @@ def families() -> dict[str, list[dict[str, str]]]:
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What a checkpoint is, by name, from its config and the headers of its weights."""
+    from sinkscope.models.dry_probe import dry_probe
     from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
 
     family = family_of(checkpoint)
+    dry_probe(checkpoint, family)
     with checkpoint.described():
         config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())

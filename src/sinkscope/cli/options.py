@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sinkscope.base.errors import InputError
 
 
 def argument(value: str, words: str) -> Any:
@@ -23,7 +26,21 @@ def switch(flag: str, words: str, panel: str | None = None) -> Any:
     return typer.Option(flag, help=words, rich_help_panel=panel)
 
 
-SOURCE_HELP = "an organism, a hub id, or a folder in the Hugging Face layout"
+def refuse(context: typer.Context, why: str, *names: str, but: Collection[str] = ()) -> None:
+    """Refuse what was given and would do nothing: parameters of these names, or without names all `but` those."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if (
+            (name in names if names else name not in but)
+            and source is not None
+            and source.name == "COMMANDLINE"
+        ):
+            word = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+            raise InputError(f"{word} {why}")
+
+
+SOURCE_HELP = "an organism, a hub id, or a folder in the Hugging Face layout; …@causal: a causal mode"
 Source = Annotated[str, argument("MODEL", SOURCE_HELP)]
 Device = Annotated[str, option("NAME", "auto, cpu, cuda, cuda:0 or mps")]
 Dtype = Annotated[str, option("NAME", "auto, float32, bfloat16, float16 or float64")]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import numbers
-from sinkscope.cli.options import argument, option, switch
+from sinkscope.cli.options import argument, option, refuse, switch
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
@@ -18,6 +20,7 @@ _PAGE, _FIGURES = "The viewer's page", "The paper's figures"
 
 
 def show(
+    context: typer.Context,
     source: Annotated[Path, argument("TRACE", _SOURCE)],
     other: Annotated[Path | None, argument("OTHER", "with --view: a second trace, beside the first")] = None,
     everything: Annotated[bool, switch("--all", "the whole table")] = False,
@@ -36,12 +39,16 @@ def show(
     from sinkscope.cli.output import check_target, say, show_json, working
     from sinkscope.trace.trace import Trace
 
-    if other is not None and page is None:
-        raise InputError(f"{other}: a second trace is shown beside the first with --view FILE.html")
-    if page is not None:
+    if page is None:
+        refuse(context, "is of the viewer: with --view FILE.html", "other", "heads", "samples", "open_it")
+    else:
         check_target(page, "--view", force)
-    if figures is not None:
+    if figures is None:
+        refuse(context, "is of the figures: with --figures FOLDER", "only")
+    else:
         check_target(figures, "--figures", folder=True)
+    if page is not None or figures is not None:
+        refuse(context, "is of the table: without --view and --figures", "everything", "epsilon", "rule")
     done: dict[str, Any] = {}
     if page is not None:
         with working("reading and packing"):
@@ -67,11 +74,10 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
     from sinkscope.base.sink_rule import EPSILON
     from sinkscope.cli.output import say, show_json, show_table
     from sinkscope.sinks import summary
-    from sinkscope.sinks.sink_statistics import as_statistics
     from sinkscope.sinks.summary_table import SHORT
-    from sinkscope.verdicts.diagnosis import diagnose
+    from sinkscope.verdicts.diagnosis import diagnose, statistics_of
 
-    statistics = as_statistics(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
+    statistics = statistics_of(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
     table, diagnosis = summary(statistics), diagnose(statistics)
     if json:
         verdicts = [verdict.data() for verdict in diagnosis.verdicts]

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
-from sinkscope.cli.options import argument, option, switch
+from sinkscope.cli.options import argument, option, refuse, switch
 
 if TYPE_CHECKING:
     from sinkscope.study import run, spec
@@ -24,6 +27,7 @@ _REPORT = "stop after the tables; the same command without it does the rest"
 
 
 def study(
+    context: typer.Context,
     name: Annotated[str | None, argument("STUDY", _NAME)] = None,
     out: Annotated[Path | None, option("FOLDER", "the study's folder; default: study-NAME")] = None,
     plan: Annotated[bool, switch("--plan", "print forward passes, storage and time, and stop")] = False,
@@ -56,13 +60,17 @@ def study(
     from sinkscope.study.worker import WorkerSettings
     from sinkscope.tasks import registry
     from sinkscope.tasks.sandbox import reason
+    from sinkscope.tasks.sandbox.rungs import KINDS
 
     if status:
+        refuse(context, "does not go with --status", but=("name", "out", "status", "json"))
         show_status(read(folder_of(name, out)), json)
         return
     if name is None:
+        refuse(context, "of which study? `sinkscope study` lists them", but=("json",))
         list_studies(json)
         return
+    one_of("--sandbox", sandbox, KINDS)
     sweep = {} if runs is None else models_in(runs)
     data_files = pairs(data or (), "--data")
     wanted = spec.changed(name, model or (), task, samples, dtype, data_files, sweep, epsilon, rule)
@@ -74,7 +82,7 @@ def study(
     if plan:
         show_plan(wanted, WorkerSettings(out, device, workers, options=given), out, json)
         return
-    runs_code = any(registry.get(task).runs_code for grid in wanted.evaluate for task in grid.tasks)
+    runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")
     outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, given, not no_report)

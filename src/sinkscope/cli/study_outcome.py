@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.base.text import aligned
 from sinkscope.study import shown
 from sinkscope.study.comparison import untested
-from sinkscope.study.names import control, label, pooled
+from sinkscope.study.names import SINK, control, label, pooled, role
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.verdicts import Reason
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 TABLES = (("results", "records", ACCURACY, "right answers, % (95 % interval)"),
           ("likelihood", "passages", NATS, "nats per token (what is lost)"))  # fmt: skip
+TAKEN = (("attention removed", "hidden_share"), ("strongest sinks hit", "strongest_hit"))
 FEW = 8
 """Under so many documents a model's line says only that they are too few."""
 MOST_WARNINGS = 5
@@ -59,7 +61,7 @@ def outcome_data(outcome: Outcome, out: Path, report: Path | None) -> dict[str, 
 
 
 def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -> Iterator[str]:
-    """Policies downwards in the study's order, models to the right, as many beside each other as fit."""
+    """Policies downwards in the study's order, models to the right, as many as fit; beside a single one what was masked."""
     table = outcome.frames.get(name)
     if table is None:
         return
@@ -85,7 +87,12 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
             )
             at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
             body = [[head, *(at.get((model, (head, like)), "") for model in part)] for head, like in heads]
-            yield from (*aligned([["", *map(_short, part)], *body]), "")
+            top = ["", *map(_short, part)]
+            if len(models) == 1:
+                by_head = {keys[cell]: row for cell, row in cells.items()}
+                top += [heading for heading, _ in TAKEN]
+                body = [[*line, *_taken(by_head[head])] for line, head in zip(body, heads, strict=True)]
+            yield from (*aligned([top, *body]), "")
 
 
 def _short(model: str) -> str:
@@ -101,10 +108,15 @@ def _key(policy: str, causal: bool) -> tuple[str, str]:
 
 def _cell(row: dict[Any, Any], measure: str) -> str:
     if measure == NATS:
-        return f"{row[NATS]:.2f}" + (
-            f" ({row['difference']:+.2f})" if row["difference"] == row["difference"] else ""
-        )
+        lost = row["difference"]
+        return f"{row[NATS]:.2f}" + (f" ({round(lost, 2) + 0.0:+.2f})" if lost == lost else "")
     return f"{100 * row[ACCURACY]:.0f} ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+
+
+def _taken(row: dict[Any, Any]) -> list[str]:
+    """What a policy masked."""
+    values = [row.get(name) for _, name in TAKEN]
+    return ["" if value is None or value != value else f"{value:.0%}" for value in values]
 
 
 def model_line(frames: Any, model: str) -> str:
@@ -125,28 +137,52 @@ def model_line(frames: Any, model: str) -> str:
     )
     share = share if sinks.get("status", "undecided") != "undecided" else "sinks not shown"
     moves = f", {moving['answer']}" if moving.get("status") == "supported" else ""
-    return f"{_short(model)}: {share}{moves}; needed: {_needed(needs)}"
+    return f"{_short(model)}: {share}{moves}; needed: {_needed(frames, needs)}"
 
 
-def _needed(row: dict[str, Any]) -> str:
-    """Whether it needs them, with the loss and its control's."""
+def _needed(frames: Any, row: dict[str, Any]) -> str:
+    """Whether it needs them, with the loss and those of its controls: as many random keys, and keys with as much attention."""
     if not row or row["value"] != row["value"] or row["reason"] == Reason.NOTHING_TO_LOSE.value:
         return f"undecided ({row.get('reason') or 'not measured'})"
     if row["n"] < FEW:
         return f"undecided (too few documents, {row['n']})"
-    lost = (
-        f"{100 * row['value']:.0f} {'% of a token’s probability' if row['unit'] == 'text' else 'points'} lost"
-    )
+    text = row["unit"] == "text"
+    lost = f"{_percent(row['value'])} {'% of a token’s probability' if text else 'points'} lost"
     if row["control"] == row["control"] and row["control"] is not None:
-        lost += f", random keys {100 * row['control']:.0f}"
+        lost += f", random keys {_percent(row['control'])}"
+    if (beside := _of_equal_attention(frames, row, text)) is not None:
+        lost += f", random keys with as much attention {_percent(beside)}"
     return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
+
+
+def _percent(share: float) -> str:
+    """A share in percent, without the sign of a loss that rounds to nothing."""
+    return f"{100 * round(share, 2) + 0.0:.0f}"
+
+
+def _of_equal_attention(frames: Any, row: dict[str, Any], text: bool) -> float | None:
+    """What the mass-matched control of the strongest sink costs, in the verdict's unit; None where it was not run."""
+    table = frames.get("likelihood" if text else "results")
+    if table is None:
+        return None
+    asked = table[(table["model"] == row["model"]) & (table["task"] == row["about"])]
+    wanted = f"random({SINK}),match=mass"
+    losses = asked[
+        [
+            role(one, kind == "causal") == wanted
+            for one, kind in zip(asked["policy"], asked["family"], strict=True)
+        ]
+    ]
+    if len(losses) != 1 or not math.isfinite(difference := losses["difference"].item()):
+        return None
+    return -math.expm1(-difference) if text else -difference
 
 
 def _warnings(frames: Any, out: Path) -> Iterator[str]:
     results = frames.get("results")
     if results is not None and results["detectable"].notna().any():
         worst = results["detectable"].max()
-        yield f"{results['n'].min()} documents show differences of about {100 * worst:.0f} points or more, and no smaller ones"
+        yield f"with {results['n'].min()} documents, only differences of about {100 * worst:.0f} points or more can be shown"
     for row in frames["left_out"].to_dict("records") if "left_out" in frames else ():
         base, floor = (f"{100 * row[name]:.0f} %" for name in ("accuracy", "floor"))
         yield f"{_short(row['model'])}, {row['task']}: {base} right without a mask (floor {floor}), so masks were left out"

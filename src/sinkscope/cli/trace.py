@@ -7,10 +7,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import typer
+
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, read_prompts
-from sinkscope.cli.options import argument, option, switch
+from sinkscope.cli.options import argument, option, refuse, switch
 
 if TYPE_CHECKING:
     from sinkscope.generation.run import Run
@@ -26,6 +28,7 @@ _RECORDED = "What is recorded"
 
 
 def trace(
+    context: typer.Context,
     source: Annotated[str, argument("MODEL", _SOURCE)],
     out: Annotated[Path | None, option("FILE", "where the trace goes; ends in .zarr.zip")] = None,
     prompt: Annotated[list[str] | None, option("TEXT", "a user turn; may be repeated")] = None,
@@ -66,6 +69,10 @@ def trace(
 
     map_steps = parse_steps(maps_at)
     if source.endswith((".zarr.zip", ".partial")):
+        refuse(
+            context, "is not for a trace that is there: it gets maps, by --maps-at",
+            but=("source", "maps_at", "device", "dtype", "revision", "json"),
+        )  # fmt: skip
         add_maps(Path(source), map_steps, (device, dtype, revision), json)
         return
     if out is None:
@@ -84,6 +91,8 @@ def trace(
     else:  # behind the length that they were trained on, organisms write nothing
         brief = {"length": ORGANISM_LENGTH} if str(model.source).startswith("organism/") else {}
         loop = decoding_of(model, decoding, length, steps, brief)
+    if map_steps and map_steps[-1] >= loop.max_steps:
+        raise InputError(f"--maps-at {map_steps[-1]}: {loop} has the steps 0 to {loop.max_steps - 1}")
     batch = read_prompts(model, prompt or [], prompts or [], prompt_ids, text or [], raw)
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]

@@ -89,6 +89,10 @@ class Decoding:
         """Columns that a prompt of so many tokens takes where its row runs alone."""
         return length
 
+    def attention_kind(self, model: Model) -> str:
+        """See Model.attention_kind; a loop that stores finished blocks reads its prompt apart."""
+        return "block" if self.cached else model.attention_kind
+
     def alone(self, rows: int, per_row: bool) -> bool:
         """Whether each of so many rows runs as in a batch of one; per_row: rows have random streams of their own."""
         return per_row or rows == 1

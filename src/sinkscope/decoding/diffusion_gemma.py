@@ -178,7 +178,15 @@ class DiffusionGemmaDecoding(Decoding):
         self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor
     ) -> Iterator[Step]:
         model, alone = engine.model, engine.prompts.alone
-        blocks = Blocks(engine, self.block, seen=lambda _: {"block": None})
+        nothing = torch.zeros_like(x, dtype=torch.bool)
+        blocks = Blocks(
+            engine,
+            self.block,
+            seen=lambda request: {
+                "block": None,
+                "noise": nothing if request.noise is None else request.noise,
+            },
+        )
         ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
         ended = torch.zeros_like(alive)  # rows with an end token
         for start in range(prompt, x.shape[1], self.block):

@@ -7,9 +7,9 @@ fast on a GPU, and what makes them approximate, wraps `Engine.run` from outside,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,14 +27,10 @@ T = TypeVar("T")
 Run = Callable[[Request], Tensor]
 
 
-class Beside(Protocol):
-    """Where policy and recorder measure while the layers go on (see `gpu.streams`)."""
+Aside = AbstractContextManager[Callable[[object], AbstractContextManager[None]] | None]
+"""Where policy and recorder measure while the layers go on; on leaving, all is done (see `gpu.streams`)."""
 
-    def beside(self, inputs: object) -> AbstractContextManager[None]:
-        """Run what is inside there; inputs: what it reads."""
-
-    def join(self) -> None:
-        """Wait until all is done."""
+IN_TURN: Aside = nullcontext()
 
 
 class Engine:
@@ -47,7 +43,7 @@ class Engine:
         prompts: what the loop may want to know of the whole batch.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
         account: what the policy did in the last forward.
-        run: runs a request; wrappers take its place. notes: what they add to a step.
+        run: runs a request; wrappers take its place. notes: what they add to a step. releases: how they give back what they hold.
     """
 
     def __init__(
@@ -67,13 +63,13 @@ class Engine:
         self.padding = 0 if real is None else int((~real).sum(1).max())
         self.run: Run = self.plain
         self.notes: list[Callable[[Step], Step]] = []
-        self._releases: list[Callable[[], None]] = []
+        self.releases: list[Callable[[], None]] = []
         if wraps(model.device) and model.home is None:
             from sinkscope.gpu.replay import Replays
 
             replays = Replays(self)
             self.run = replays.run
-            self._releases.append(replays.release)
+            self.releases.append(replays.release)
 
     @property
     def mask_id(self) -> int:
@@ -85,7 +81,7 @@ class Engine:
     def forward(self, request: Request) -> Tensor:
         """What a forward gives: last hidden states [B, Q, width], or of a causal model the logits [B, V] behind the last query.
 
-        With a twin they are those of 2·B rows. They may be overwritten by the next call.
+        Of a text that is read they are [B, keep, V]. With a twin they are those of 2·B rows. The next call may overwrite them.
         """
         passes = 1 if request.twin is None else 2
         alive = request.alive
@@ -95,8 +91,20 @@ class Engine:
         if self.recorder is not None and request.step:
             self.recorder.next_forward()
         if request.kind == "prefill" and self.policy is not None and self.policy.reads_first:
-            self._read(request, self.policy)
+            self._read(request)
         return self.run(request)
+
+    def forward_while(self, going: Callable[[], bool] | None, request: Request) -> Tensor | None:
+        """The forward, if any row goes on; None: none does.
+
+        A GPU is asked that (see `asked`) while it runs the forward, which then is one too many and counts for nothing: that is
+        cheaper than letting it wait for the host in every step.
+        """
+        late = request.ids.is_cuda
+        if going is not None and not late and not going():
+            return None
+        output = self.forward(request)
+        return None if going is not None and late and not going() else output
 
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
@@ -104,18 +112,10 @@ class Engine:
         self.deliver(recorded, request)
         return output
 
-    def compute(self, request: Request, aside: Beside | None = None) -> tuple[Tensor, Recorded]:
-        """The forward of a request, and what was recorded; nothing of it waits for the device where it can be repeated.
-
-        Args:
-            aside: where to measure, beside the layers; None: in their turn.
-        """
-        context = self._context(request, aside)
-        try:
-            output = self._layers(request, context)
-        finally:
-            if aside is not None:
-                aside.join()
+    def compute(self, request: Request, aside: Aside = IN_TURN) -> tuple[Tensor, Recorded]:
+        """The forward of a request, and what was recorded; nothing of it waits for the device where it can be repeated."""
+        with aside as beside:
+            output = self._layers(request, self._context(request, beside))
         # The policy's account comes first: the recorder keeps it too.
         self.account = None if self.policy is None else self.policy.end()
         return output, {} if self.recorder is None else self.recorder.end(self.account)
@@ -127,8 +127,14 @@ class Engine:
 
     def release(self) -> None:
         """Give back what wrappers hold; no forward may follow."""
-        for release in self._releases:
+        for release in self.releases:
             release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def idle_step(self, x: Tensor, alive: Tensor) -> Step:
         """A step in which nothing is decided: no forward runs."""
@@ -147,7 +153,8 @@ class Engine:
         if model.spec.causal:
             if places is not None:
                 return model.decode(request.fed, context, request.cache, places.positions, places.columns)
-            return model.forward(request.fed, context, keep=1, cache=request.cache)[:, -1]
+            logits = model.forward(request.fed, context, keep=request.keep or 1, cache=request.cache)
+            return logits if request.keep else logits[:, -1]
         fed = request.fed
         if request.active is not None:
             fed = fed.clamp(min=0)  # rows of a block loop may have ended before these columns
@@ -155,7 +162,7 @@ class Engine:
             fed = torch.cat([fed, request.twin[0]])
         return model.hidden(fed, context, request.cache, None if places is None else places.positions)
 
-    def _context(self, request: Request, aside: Beside | None) -> ForwardContext:
+    def _context(self, request: Request, beside: Any) -> ForwardContext:
         """What is wanted of a forward: built before it, for both branches of a guided one."""
         keys, places = request.state.shape[1], request.places
         own = (self.real if request.real is None else request.real) if places is None else places.visible
@@ -170,43 +177,33 @@ class Engine:
         if self.recorder is not None:
             queries = self.recorder.begin(request, own, self.model.ids.mask)
         return self.model.context(
-            real,
-            policy=self.policy,
-            recorder=self.recorder,
-            queries=queries,
-            newest=places is not None,
-            block=request.block,
-            causal=request.causal,
-            pattern=request.pattern,
-            soft=request.soft,
-            active=request.active,
-            beside=None if aside is None else aside.beside,
-        )
+            real, policy=self.policy, recorder=self.recorder, queries=queries, newest=places is not None, beside=beside,
+            block=request.block, causal=request.causal, pattern=request.pattern, soft=request.soft, active=request.active,
+        )  # fmt: skip
 
     def _of_policy(self, request: Request) -> Forward:
         """What a policy looks at in a forward."""
-        state = request.state
+        state, spared = request.state, None
         masked, scored = request.predicted(self.model.ids.mask, self.model.spec.shifted)
         written = state.shape[1] if request.places is None else request.places.written
+        if request.keep:  # one forward holds prompt and steps, so what a rule leaves out are queries of it
+            queries = torch.arange(state.shape[1], device=state.device)[None]
+            first = state.shape[1] - request.keep
+            scored, spared = queries >= first, queries <= first
         return Forward(
-            branches=1 if request.twin is None else 2,
-            least=written - self.padding,
-            active=request.active,
-            step=request.step,
-            tokens=state,
-            masked=masked,
-            scored=scored,
-            prefill=request.kind == "prefill",
-        )
+            branches=1 if request.twin is None else 2, least=written - self.padding, active=request.active,
+            step=request.step, tokens=state, masked=masked, scored=scored, prefill=request.kind == "prefill",
+            reading=request.kind == "read" and not request.keep, spared=spared,
+        )  # fmt: skip
 
-    def _read(self, request: Request, policy: PolicyRuntime) -> None:
+    def _read(self, request: Request) -> None:
         """Read a prompt once without the policy, for the scores that it acts by from the prompt on."""
-        policy.begin(Forward(tokens=request.state, reading=True))
-        real = None if self.real is None else self.real[:, request.queries]
-        self.model.forward(request.fed, self.model.context(real, policy=policy), keep=1)
-        policy.end()
-        alive = request.alive
-        self.forwards = self.forwards + (1 if alive is None else alive.long())
+        recorder, self.recorder = self.recorder, None
+        try:
+            self.compute(replace(request, kind="read", cache=None))
+        finally:
+            self.recorder = recorder
+        self.forwards = self.forwards + (1 if request.alive is None else request.alive.long())
 
 
 def wraps(device: torch.device) -> bool:
@@ -219,7 +216,7 @@ def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:
 
     On a GPU it does not wait for what is launched until it is called (see `gpu.streams.Question`).
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or not fast(device):
         return ask
     from sinkscope.gpu.streams import Question
 

@@ -167,13 +167,19 @@ class Plan:
         groups = grouped_right(batch.lengths, self.per_row, padding, alone=apart)
         return [replace(rows, offset=decoding.unseen(batch.lengths[rows.rows[0]])) for rows in groups]
 
+    def ids(self, rows: Rows) -> Tensor:
+        """Long [b, n]: the prompts of some rows, as these see them."""
+        return self.batch.ids[rows.rows][:, rows.offset : rows.end]
+
+    def engine(self, rows: Rows, recorder: ForwardRecorder | None = None) -> Engine:
+        """The model for some rows."""
+        policy = self._policy(rows, self.ids(rows))
+        prompts, real = self._prompts(rows), self._padding(rows)
+        return Engine(self.model, real, policy, recorder, self.cached, prompts)
+
     def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wrap: Wrap | None = None) -> Group:
         """A group with its loop, not started yet."""
-        batch, decoding = self.batch, self.decoding
-        ids = batch.ids[rows.rows][:, rows.offset : rows.end]
-        real = self._padding(rows)
-        policy = self._policy(rows, ids)
-        engine = Engine(self.model, real, policy, recorder, self.cached, self._prompts(rows))
+        decoding, engine = self.decoding, self.engine(rows, recorder)
         if wrap is not None:
             wrap(engine, row_keys(self.seed, rows.rows))
         streams = None
@@ -185,7 +191,7 @@ class Plan:
             other, seen = self.twin
             columns = slice(rows.offset, None)
             twin = other[rows.rows][:, columns], None if seen is None else seen[rows.rows][:, columns]
-        state, steps = decoding.begin(engine, ids, streams, rows.per_row, twin)
+        state, steps = decoding.begin(engine, self.ids(rows), streams, rows.per_row, twin)
         return Group(rows, engine, steps, state)
 
     def _lengths(self, rows: Rows) -> list[int]:

@@ -61,7 +61,8 @@ class Request:
             are in the cache.
         cache: transformers' KV cache, which the forward reads and may add to; None: none.
         kind: "denoise"; "next": the newest token of a causal model; "prefill": the prompt, "store": a finished block, which are
-            put into the cache.
+            put into the cache; "read": a text that a causal model reads in one forward, or a prompt for its scores only.
+        keep: of a text that is read: how many of the last queries are its steps, whose logits are wanted; 0: the last one alone.
         step: whether it is a step of the loop, or comes between two.
         active: of a block loop: how many of the last queries belong to the block that is being denoised; None: no block loop.
         block: columns of the blocks that attention stands in; "model": as in the family's plain forward; None: none.
@@ -80,7 +81,8 @@ class Request:
     queries: slice = field(default_factory=partial(slice, 0, None))
     end: int | None = None
     cache: Any = None
-    kind: Literal["denoise", "next", "prefill", "store"] = "denoise"
+    kind: Literal["denoise", "next", "prefill", "store", "read"] = "denoise"
+    keep: int = 0
     step: bool = True
     active: int | None = None
     block: int | Literal["model"] | None = "model"
@@ -125,8 +127,9 @@ class Request:
         Args:
             shifted: what predicts a position is the one before it (position 0: itself).
         """
-        if self.noise is not None:  # all of a canvas is predicted anew
-            return self.noise[:, self.queries], torch.ones_like(self.fed, dtype=torch.bool)
+        if self.noise is not None:  # all of a canvas is predicted anew, and nothing of what is stored
+            scored = torch.full_like(self.fed, self.kind == "denoise", dtype=torch.bool)
+            return self.noise[:, self.queries], scored
         if mask_id is None:
             return None, None
         masked = self.fed == mask_id
@@ -160,7 +163,6 @@ class Step:
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
         fresh: Bool [B, S]: the columns whose keys and values were computed in this step, in all layers; None: all.
-        error: Float64 [B]: KL of the predictions to exact ones, where a shadow measures it.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
@@ -177,7 +179,6 @@ class Step:
     everywhere: Callable[[], tuple[Tensor, Tensor]] | None = None
     kind: str = "denoise"
     fresh: Tensor | None = None
-    error: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.trace.capture import Capture, Frame
+from sinkscope.trace.capture import Capture, Frame, as_capture
 from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
 
@@ -44,7 +45,7 @@ def generate(
     decoding: Decoding | None = None,
     *,
     policy: Policy | str | None = None,
-    capture: Capture | bool | None = None,
+    capture: Capture | bool | str | None = None,
     seed: int | list[int] | None = None,
     attention_mask: Any = None,
     out: str | os.PathLike[str] | None = None,
@@ -63,7 +64,7 @@ def generate(
             ids [B, P] used as they are. For image decoding the ids hold the whole sequence, image slots masked.
         decoding: None: the default of the model's family, with `options` such as length=64.
         policy: which keys the heads may not use; a policy or its text.
-        capture: what to record; True: the usual, `Capture()`; None: nothing.
+        capture: what to record; True: the usual, `Capture()`, also as text such as "maps" or "heads,every=4"; None: nothing.
         seed: a number for the official single random stream over the batch, or one per row; each row then has its own
             stream and equals its run alone.
         attention_mask: [B, P], 0 in padding: on the left; of block diffusion and A2D models on the right.
@@ -85,19 +86,19 @@ def generate(
     decoding = _decoding(model, decoding, options)
     model = model.mode(decoding.causal)
     policy = None if policy is None else as_policy(policy)
-    capture = Capture() if capture is True else capture or None
+    recorded = as_capture(capture)
     rule = None
     if reuse is not None:
         from sinkscope.reuse.acting import acting  # without a rule nothing of it is needed
 
-        rule = acting(reuse, model, decoding, policy, capture)
+        rule = acting(reuse, model, decoding, policy, recorded)
     batch = encode(model, prompts, attention_mask)
     layout = decoding.laid_out(model, batch.ids, batch.real)
     batch = batch if layout is None else PromptBatch(*layout)
     plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, rule)
     recorder, groups = None, []
-    if capture is not None or out is not None:
-        recorder = _recorder(plan, capture or Capture(), policy, rule, out, overwrite)
+    if recorded is not None or out is not None:
+        recorder = _recorder(plan, recorded or Capture(), policy, rule, out, overwrite)
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
@@ -111,9 +112,7 @@ def generate(
     finally:
         for group in groups:
             group.engine.release()
-    extras = (
-        {} if rule is None else {"reuse": rule.outcome(lambda parts: _by_row(groups, parts), driven.errors)}
-    )
+    extras = {} if rule is None else {"reuse": rule.outcome(partial(_by_row, groups), len(driven.ties))}
     return _run(plan, groups, driven, policy, recorder, extras)
 
 
@@ -146,7 +145,7 @@ def _plan(
     if cache is not None and decoding.cached is None:
         raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
     shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
-    kind, learned = model.attention_kind, model.has_learned_sinks
+    kind, learned = decoding.attention_kind(model), model.has_learned_sinks
     checked = None
     if policy is not None:
         checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
@@ -190,13 +189,12 @@ class _Driven:
     """What the loops gave, put together.
 
     Attributes:
-        states: Long [steps + 1, B, S]. ties: Long [steps, B]. taken: steps of each row. errors: Float64 [steps, B].
+        states: Long [steps + 1, B, S]. ties: Long [steps, B]. taken: steps of each row.
     """
 
     states: Tensor
     ties: Tensor
     taken: list[int]
-    errors: Tensor
 
 
 def _run(
@@ -339,7 +337,7 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
     # On the device, once: a list as an index is copied there in every step, and the host waits for it.
     places = [_places(group.rows.rows, frame) for group in groups]
     # States stay on the device until the end: copying them after every step would make a GPU wait.
-    states, ties, errors = [frame], [], []
+    states, ties = [frame], []
     taken = torch.zeros(rows, dtype=torch.long, device=frame.device)
     while True:
         steps = [group.advance() for group in groups]
@@ -347,15 +345,12 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
             break
         frame = frame.clone()
         tied = torch.zeros(rows, dtype=torch.long, device=frame.device)
-        errors.append(torch.full((rows,), float("nan"), dtype=torch.float64))
         for group, here, step in zip(groups, places, steps, strict=True):
             if step is not None:
                 offset = group.rows.offset
                 frame[here, offset : offset + step.after.shape[1]] = step.after
                 tied[here] = step.ties.to(tied.device)
                 taken[here] += 0 if step.idle else step.alive.to(taken.device)
-                if step.error is not None:
-                    errors[-1][group.rows.rows] = step.error
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
                 frame[here, prompt + len(states) - 1] = filler
         if recorder is not None:
@@ -369,9 +364,8 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
         stacked = stacked[..., : prompt + len(states) - 1]
     elif decoding.cached is not None:  # a sequence that grows may have ended before its last column
         stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
-    nothing = torch.zeros(0, rows, dtype=torch.long)
-    tied, wrong = (torch.stack(part).cpu() if part else nothing for part in (ties, errors))
-    return _Driven(stacked, tied, taken.tolist(), wrong)
+    tied = torch.stack(ties).cpu() if ties else torch.zeros(0, rows, dtype=torch.long)
+    return _Driven(stacked, tied, taken.tolist())
 
 
 def _first_frame(plan: Plan, groups: list[Group]) -> Tensor:

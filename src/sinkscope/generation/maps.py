@@ -14,7 +14,6 @@ import torch
 from sinkscope.base.errors import InputError
 from sinkscope.models.model import Model
 from sinkscope.policies import parse_policy
-from sinkscope.reuse import parse_reuse
 from sinkscope.trace.trace import Trace
 
 
@@ -44,11 +43,8 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
             f"step {missing or list(steps)} was not recorded; this trace has "
             + (f"{known[0]} to {known[-1]}" if known else "none")
         )
-    rule = parse_reuse(str(data.attrs["reuse"])) if data.attrs.get("reuse") else None
-    if rule is not None and not rule.exact:
-        raise InputError(
-            f"the steps of this trace were approximate (reuse {rule}): their maps cannot be computed again"
-        )
+    if "fresh" in data and not bool(data["fresh"].where(data["tokens"] >= 0, True).all()):
+        raise InputError("the steps of this trace were approximate: their maps cannot be computed again")
     policy = parse_policy(str(data.attrs["policy"])) if data.attrs.get("policy") else None
     real = data["region"].values != "padding"
     dims = ("sample", "map_step", "layer", "head", "query", "key")

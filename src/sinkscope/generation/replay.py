@@ -7,7 +7,7 @@ diverging trajectories, and needs few samples. Scores of a policy that looks at 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.groups import Rows, grouped, row_keys, runs_together
+from sinkscope.decoding.groups import Plan
 from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
+from sinkscope.models.prompts import PromptBatch
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.policies.text import as_policy
 
 if TYPE_CHECKING:
@@ -119,47 +119,27 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
         )
     check_decoding(model, decoding)
     model = model.mode(decoding.causal)
-    columns, lengths = run.states.shape[-1], _lengths(run)
-    shortest = min(lengths) + columns - run.prompt
-    kind, shape = model.attention_kind, model.shape
-    checked = check_policy(
-        as_policy(policy), shape.layers, shortest, kind, shape.heads, model.has_learned_sinks
-    )
-    arrays = _blank(len(lengths), len(run), columns)
-    together = runs_together(model, decoding, checked)
-    for rows in grouped(run.prompt, lengths, isinstance(run.seed, list), together):
-        pair = _pair(model, run, rows, checked)
-        states = run.states[:, rows.rows, rows.offset :].to(model.device)
-        for step, compared in enumerate(pair.compare(states)):
-            for name, value in compared.items():
-                if value.ndim == 2:
-                    arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
-                else:
-                    arrays[name][rows.rows, step] = value
+    columns, shape = run.states.shape[-1], model.shape
+    real = None if run.real is None else run.real.to(model.device)
+    prompts = run.states[0][:, : run.prompt].to(model.device)
+    batch = PromptBatch(prompts, real, model.spec.padding != "left")
+    shortest, learned = min(batch.lengths) + columns - run.prompt, model.has_learned_sinks
+    kind = model.attention_kind
+    checked = check_policy(as_policy(policy), shape.layers, shortest, kind, shape.heads, learned)
+    plan = Plan(model, batch, decoding, run.seed, policy=checked)
+    arrays = _blank(len(prompts), len(run), columns)
+    for rows in plan.groups():
+        end = columns if rows.end is None else rows.end + decoding.new_tokens
+        states = run.states[:, rows.rows, rows.offset : end].to(model.device)
+        with replace(plan, policy=None).engine(rows) as plain, plan.engine(rows) as masked:
+            pair = _Pair(plain, masked, decoding, plan.ids(rows).shape[1], rows.per_row)
+            for step, compared in enumerate(pair.compare(states)):
+                for name, value in compared.items():
+                    if value.ndim == 2:
+                        arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
+                    else:
+                        arrays[name][rows.rows, step] = value
     return Replay(arrays, str(as_policy(policy)), model.source, decoding)
-
-
-def _pair(model: Model, run: Run, rows: Rows, policy: Policy | None) -> _Pair:
-    real = None
-    if run.real is not None and rows.padded:
-        tail = torch.ones(
-            len(rows.rows), run.states.shape[-1] - run.prompt, dtype=torch.bool, device=model.device
-        )
-        real = torch.cat([run.real[rows.rows].to(model.device), tail], 1)
-    prompt = run.prompt - rows.offset
-    runtime = None
-    if policy is not None:
-        width = run.states.shape[-1] - rows.offset
-        keys = row_keys(run.seed, rows.rows)
-        runtime = PolicyRuntime(policy, keys, model.spec.causal, prompt, None, width, model.words)
-    engines = Engine(model, real), Engine(model, real, runtime)
-    return _Pair(*engines, run.decoding, prompt, rows.per_row)
-
-
-def _lengths(run: Run) -> list[int]:
-    if run.real is None:
-        return [run.prompt] * run.states.shape[1]
-    return [int(count) for count in run.real.sum(1)]
 
 
 def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -53,7 +53,7 @@ class Clock:
         """The end of a step: on a GPU the moment at which the generation's own stream has done it.
 
         Nothing waits for that, because nothing does in a generation that is not timed. Copies to the host run beside the next
-        step; if they cannot keep up, the steps wait for them (`trace.outbox.WAITING`), and that is in their time.
+        step; if they cannot keep up, the steps wait for them (`gpu.outbox.WAITING`), and that is in their time.
         """
         if self.device.type == "cuda":
             stamp = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

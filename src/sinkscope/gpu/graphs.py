@@ -69,21 +69,26 @@ class Bundle:
 
     network: Hashable
     graphs: dict[Hashable, Captured] = field(default_factory=dict)
+    pool: Any = (
+        None  # memory of all its graphs, of which one runs at a time: a block loop has one for each block
+    )
 
     @property
     def bytes(self) -> int:
         """Memory that the captures took, and that of the states they go on from."""
-        memory = {
-            one.data_ptr(): one.nbytes() for graph in self.graphs.values() for one in graph.before.memory
-        }
-        return sum(graph.bytes for graph in self.graphs.values()) + sum(memory.values())
+        graphs = self.graphs.values()
+        memory = {one.data_ptr(): one.nbytes() for graph in graphs for one in graph.before.memory}
+        return sum(graph.bytes for graph in graphs) + sum(memory.values())
 
 
 _KEPT: WeakKeyDictionary[nn.Module, list[Bundle]] = WeakKeyDictionary()
 """Network → graphs that no generation uses now, the latest last. Nothing in them holds the network."""
 
-_FAILED: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()
-"""Network → circumstances in which nothing could be captured: it is tried once, because a failed try leaves memory behind."""
+_FAILED: WeakKeyDictionary[nn.Module, set[Kind]] = WeakKeyDictionary()
+"""Network → kinds that could not be captured: each is tried once, because a failed try leaves memory behind."""
+
+TRIES = 3
+"""Kinds that fail in the same circumstances before nothing is tried in them any more."""
 
 
 class Graphs:
@@ -110,7 +115,8 @@ class Graphs:
             roots: the objects whose state a forward reads and changes.
             warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
         """
-        if kind[0] in _FAILED.get(self._network, ()):
+        failed = _FAILED.get(self._network, set())
+        if kind in failed or sum(one[0] == kind[0] for one in failed) >= TRIES:
             return forward(x, False), False
         captured = self._bound.get(kind) or self._adopted(kind, roots)
         if captured is None:
@@ -132,11 +138,8 @@ class Graphs:
         kept = _KEPT.setdefault(self._network, [])
         kept.append(bundle)
         device = next(iter(bundle.graphs.values())).inputs.device
-        room = (
-            torch.cuda.get_device_properties(device).total_memory // SHARE
-            if device.type == "cuda"
-            else 1 << 30
-        )
+        whole = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 16 << 30
+        room = whole // SHARE
         while len(kept) > MOST or sum(one.bytes for one in kept) > room:
             kept.pop(0)
 
@@ -176,31 +179,35 @@ class Graphs:
         if not self._collected:
             gc.collect()
             self._collected = True
+        bundle = self._bundle or Bundle(self._network_like())
+        if x.is_cuda:
+            bundle.pool = bundle.pool or torch.cuda.graph_pool_handle()
+            torch.cuda.empty_cache()  # a capture begins with that, and what it frees is not the graph's
         held = _reserved(x.device)
         try:
-            replay, result = record(lambda x: forward(x, True), inputs, roots)
+            replay, result = record(lambda x: forward(x, True), inputs, roots, bundle.pool)
         except RuntimeError as error:
             put(roots, contents)
+            bundle.pool = None  # what failed may still hold it
             _log.warning(
                 "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time",
                 error,
             )
-            _FAILED.setdefault(self._network, set()).add(kind[0])
+            _FAILED.setdefault(self._network, set()).add(kind)
             return None
         graph = Captured(replay, inputs, result, before, saved(roots), _reserved(x.device) - held)
-        if self._bundle is None:
-            self._bundle = Bundle(self._network_like())
-        self._bundle.graphs[kind] = self._bound[kind] = graph
+        self._bundle = bundle
+        bundle.graphs[kind] = self._bound[kind] = graph
         return graph
 
 
 def record(
-    run: Callable[[Tensor], Result], inputs: Tensor, roots: Sequence[Any]
+    run: Callable[[Tensor], Result], inputs: Tensor, roots: Sequence[Any], pool: Any = None
 ) -> tuple[Callable[[], None], Result]:
     """Capture what run(inputs) launches; a function that launches it again, and what it returned, which that fills.
 
     Args:
-        roots: the objects whose state is read and changed.
+        roots: the objects whose state is read and changed. pool: where it takes memory that others give back.
     """
     graph, device = torch.cuda.CUDAGraph(), inputs.device
     stream = torch.cuda.current_stream(device) if inputs.is_cuda else None
@@ -210,7 +217,7 @@ def record(
     try:
         # torch's own default stream belongs to whichever GPU captured first.
         own = stream_for("captures", device) if inputs.is_cuda else None
-        with on(device), torch.cuda.graph(graph, stream=own, capture_error_mode="thread_local"):
+        with on(device), torch.cuda.graph(graph, pool=pool, stream=own, capture_error_mode="thread_local"):
             result = run(inputs)
     except RuntimeError:
         if stream is not None:  # torch stays on the capture's stream when it fails
@@ -226,15 +233,10 @@ def record(
 
 def likeness(network: nn.Module) -> Hashable:
     """What decides, besides shapes, which kernels a network launches on which memory: weights, hooks, forwards, settings."""
-    hooks = [
-        (
-            id(module),
-            tuple(module._forward_hooks),
-            tuple(module._forward_pre_hooks),
-            "forward" in vars(module),
-        )
-        for module in network.modules()
-    ]
+    hooks = []
+    for module in network.modules():
+        set_here = tuple(module._forward_hooks), tuple(module._forward_pre_hooks), "forward" in vars(module)
+        hooks.append((id(module), *set_here))
     weights = [(tensor.data_ptr(), tensor.dtype) for tensor in (*network.parameters(), *network.buffers())]
     matmul = torch.backends.cuda.matmul
     settings = (

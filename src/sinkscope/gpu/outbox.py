@@ -69,7 +69,7 @@ class Outbox:
         aside = [
             parcel
             if parcel is None or not parcel.repeated
-            else replace(parcel, arrays={name: _set_aside(value) for name, value in parcel.arrays.items()})
+            else replace(parcel, arrays={name: value.clone() for name, value in parcel.arrays.items()})
             for parcel in parcels
         ]
         if self._stream is None:
@@ -77,18 +77,12 @@ class Outbox:
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            copies = [None if parcel is None else self._on_host(parcel.completed()) for parcel in aside]
+            copies = [
+                None if parcel is None else parcel.completed().on_host(self._to_host) for parcel in aside
+            ]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
         return _Sent(step, copies, aside, done)
-
-    def _on_host(self, parcel: Parcel) -> Parcel:
-        """The parcel in pinned memory, once the current stream gets there."""
-        step, arrays = (
-            {name: self._to_host(value) for name, value in tensors.items()}
-            for tensors in (parcel.step, parcel.arrays)
-        )
-        return replace(parcel, step=step, arrays=arrays)
 
     def _to_host(self, value: Tensor) -> Tensor:
         """A copy in pinned memory, which is used again once it was delivered.
@@ -135,7 +129,3 @@ class Outbox:
                 self._give_back(sent.parcels)
             except BaseException as error:
                 self._error = error
-
-
-def _set_aside(value: Tensor) -> Tensor:
-    return value.clone() if value.is_cuda else value

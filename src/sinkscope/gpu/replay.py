@@ -7,7 +7,7 @@ request be repeated? What cannot be runs as it would without.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +62,12 @@ class Replays:
             asked = replace(request, ids=inputs) if fixed is None else fixed.placed(request, inputs)
             return self._computed(asked, captured)
 
-        through = getattr(request.through, "__self__", None)
-        roots = [
-            root
-            for root in (engine.policy, engine.recorder, through, getattr(fixed, "memory", None))
-            if root is not None
-        ]
+        owner, own = getattr(request.through, "__self__", None), {"real": engine.real}
+        states = engine.policy, engine.recorder, owner, getattr(fixed, "memory", None), own
+        roots = [root for root in states if root is not None]
         warm_ups = 1 if engine.policy is None and fixed is None else 2
         inputs = request.ids if fixed is None else fixed.inputs(request)
-        own = {"real": engine.real}
-        result, repeated = self._graphs.run(inputs, key, forward, [*roots, own], warm_ups)
+        result, repeated = self._graphs.run(inputs, key, forward, roots, warm_ups)
         engine.real, engine.account = own["real"], result.account
         engine.deliver(result.recorded, request, repeated)
         return result.output
@@ -81,15 +77,8 @@ class Replays:
         observed = engine.policy is not None or engine.recorder is not None
         few = request.places is not None or request.ids.numel() <= FEW
         # Launched one by one, kernels wait for the host: only a captured forward gains by a second stream.
-        aside = Aside(request.ids.device) if captured and observed and few and request.ids.is_cuda else None
-        try:
-            output, recorded = engine.compute(request, aside)
-        except BaseException:
-            if aside is not None:
-                # Else the capture would end in an error about the second stream, which hides this one.
-                with suppress(RuntimeError):
-                    aside.join()
-            raise
+        quick = captured and observed and few and request.ids.is_cuda
+        output, recorded = engine.compute(request, Aside(request.ids.device) if quick else nullcontext())
         if engine.policy is not None and request.step:
             engine.policy.scores.carry()
         return Result(output, recorded, engine.account)
@@ -99,33 +88,38 @@ class Replays:
         engine = self._engine
         if not captures(request.ids.device):
             return None
-        alone = request.twin is not None or (request.through is not None and request.repeats is None)
-        # Tensors of their own, in memory that does not stay.
-        alone = alone or any(
-            part is not None for part in (request.pattern, request.soft, request.real, request.noise)
-        )
+        # Of a forward of its own kind the state is that of the object whose method it is.
+        owned = request.repeats is not None and hasattr(request.through, "__self__")
+        alone = looks_at_more(request) or (request.through is not None and not owned)
         between = fixed is None and (request.cache is not None or request.kind != "denoise")
         facts = [getattr(request, item.name) for item in fields(request) if item.name not in ELSEWHERE]
         # A tensor of its own lies in memory that does not stay.
         if alone or between or any(isinstance(fact, Tensor) for fact in facts):
             return None
-        policy = None if engine.policy is None else engine.policy.replay_key()
-        masked = engine.policy is not None
-        recorded = None if engine.recorder is None else engine.recorder.replay_key(request, masked)
-        if (masked and policy is None) or (engine.recorder is not None and recorded is None):
+        observed = self._observed_key(request)
+        if observed is None:
             return None
         length = None if fixed is None else len(range(request.ids.shape[1])[request.queries])
-        shape = request.ids.shape if fixed is not None else request.state.shape
-        circumstances = policy, engine.recorder is not None, request.through is not None
+        policy, recorded = observed
         return (
-            circumstances,
+            (policy, engine.recorder is not None, request.through is not None),
             recorded,
             request.alive is None,
             length,
-            tuple(shape),
+            tuple(request.ids.shape),
+            # On a cache of fixed size every forward looks at all of it; without, at the state alone.
+            None if fixed is not None else tuple(request.state.shape),
             request.ids.device,
             *facts,
         )
+
+    def _observed_key(self, request: Request) -> tuple[Hashable, Hashable] | None:
+        """The one thing asked of policy and recorder: under which key can a forward be repeated? None: it cannot."""
+        policy, recorder = self._engine.policy, self._engine.recorder
+        masks = None if policy is None else policy.replay_key()
+        records = None if recorder is None else recorder.replay_key(request, policy is not None)
+        missing = (policy is not None and masks is None) or (recorder is not None and records is None)
+        return None if missing else (masks, records)
 
     # ---- caches of fixed size
 
@@ -135,32 +129,32 @@ class Replays:
             return None
         if self._fixed is None and self._repeats_block(request):
             self._cache, self._fixed = request.cache, BlockCache(request.cache, request.ids.shape[1])
-        return self._fixed if request.cache is self._cache else None
+        if request.cache is not self._cache:
+            return None
+        if looks_at_more(request):
+            raise RuntimeError("the forwards before this one, on the same cache, read their state alone")
+        return self._fixed
 
     def _repeats_block(self, request: Request) -> bool:
         """Whether all forwards of a block look alike: its queries all see the same, and what they are is not looked at."""
         engine, queries = self._engine, request.queries
         if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
             return False
-        if not captures(request.ids.device):
+        if not captures(request.ids.device) or looks_at_more(request):
             return False
         whole = queries.stop - queries.start == request.active and not request.block % request.active
-        if not whole or engine.real is not None:
-            return False
-        if (
-            engine.recorder is not None
-            and engine.recorder.replay_key(request, engine.policy is not None) is None
-        ):
-            return False
-        return engine.policy is None or engine.policy.replay_key() is not None
+        return whole and engine.real is None and self._observed_key(request) is not None
 
     def _move(self, request: Request) -> None:
         """Go on in memory of fixed size behind the prompt of a causal model, where the kernels know its network."""
         engine = self._engine
         if request.kind != "prefill" or request.active is not None or request.through is not None:
             return
-        # A window asks where its queries stand, and sums over all queries so far have to get each of them.
-        windowed = engine.policy is not None and engine.policy.windowed
-        steady = engine.recorder is None or engine.recorder.replay_key(request, True) is not None
-        if steady and not windowed and engine.model.decodes_statically(request.ids):
+        if self._observed_key(request) is not None and engine.model.decodes_statically(request.ids):
             self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)
+
+
+def looks_at_more(request: Request) -> bool:
+    """Whether a forward reads tensors besides its state: they lie in memory that does not stay, and no fixed cache knows them."""
+    more = request.twin, request.real, request.pattern, request.soft, request.noise
+    return any(part is not None for part in more)

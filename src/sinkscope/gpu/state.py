@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any
 
@@ -59,7 +60,7 @@ class State:
         if id(node) in self._numbers:
             return "again", self._numbers[id(node)]
         self._numbers[id(node)] = len(self._numbers)
-        return type(node).__qualname__, self._look(vars(node))
+        return type(node), self._look(vars(node))
 
     def _place(self, storage: Memory) -> int:
         """Which of the memories it is."""
@@ -99,8 +100,9 @@ def put(roots: Sequence[Any], contents: list[dict[Any, Any]]) -> None:
     known: dict[int, Any] = {}
     for root, content in zip(roots, contents, strict=True):
         attributes = root if isinstance(root, dict) else vars(root)
+        contents_now = _copied(content, known, _there)  # before anything is let go that only the root holds
         attributes.clear()
-        attributes.update(_copied(content, known, _there))
+        attributes.update(contents_now)
 
 
 def _copied(node: Any, known: dict[int, Any], other: Callable[[Any], Any]) -> Any:
@@ -135,13 +137,14 @@ def _there(reference: Any) -> Any:
 
 
 def _ours(node: Any) -> bool:
-    """Whether it is an object of this package that holds state; a model, and what belongs to it, does not change."""
-    module = type(node).__module__
-    return (
-        module.startswith("sinkscope.")
-        and not module.startswith("sinkscope.models.")
-        and hasattr(node, "__dict__")
-    )
+    """Whether it holds state that is looked into: an object of this package, or a frozen dataclass, as rules of others are too.
+
+    A model, and what belongs to it, does not change.
+    """
+    kind = type(node)
+    ours = kind.__module__.startswith("sinkscope.") and not kind.__module__.startswith("sinkscope.models.")
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return (ours or frozen) and hasattr(node, "__dict__")
 
 
 def _address(storage: Memory) -> tuple[str, int]:

@@ -34,7 +34,7 @@ class Aside:
     What policy and recorder compute from an attention call is only wanted when the step is over. In a captured step it therefore
     runs on a stream of its own while the layers go on: at small batches their kernels leave much of the GPU idle. Memory is given
     back in the order of the stream that took it, so inputs are held until the main stream has waited for what reads them, and
-    results are read after `join`.
+    results are read on leaving.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,9 +56,18 @@ class Aside:
             earlier, _ = self._under_way.popleft()
             main.wait_event(earlier)
 
-    def join(self) -> None:
+    def __enter__(self) -> Callable[[object], AbstractContextManager[None]]:
+        return self.beside
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Let the main stream go on when all is done; results may be read and inputs given back."""
-        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        try:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        except RuntimeError:
+            if (
+                error is None
+            ):  # else the capture would end in an error about this stream, which hides the first one
+                raise
         self._under_way.clear()
 
 

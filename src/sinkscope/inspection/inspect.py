@@ -13,7 +13,7 @@ import torch
 from sinkscope.base.errors import InputError
 from sinkscope.decoding import decoding_from_json
 from sinkscope.generation.run import Run
-from sinkscope.inspection.survey import probe_names, survey, survey_table, void_flags
+from sinkscope.inspection.survey import TUNED, probe_names, survey, survey_table, void_flags
 from sinkscope.inspection.tuned_lens import tuned_lens
 from sinkscope.models.model import Model
 from sinkscope.trace.trace import Trace
@@ -67,7 +67,7 @@ def inspect_run(
     lens = tuned_lens(model, rows_of(run, range(fitted))) if tuned and rows >= 3 * fitted else None
     parts = survey(model, run, None, steps, labels, lens, progress)
     for part in parts[: 0 if lens is None else fitted]:  # what a lens was fitted on it must not be judged by
-        read = [name for name in part if name.startswith("tuned lens/")]
+        read = [name for name in part if name.section == TUNED]
         part.update({name: np.full_like(part[name], np.nan) for name in read})
     table, void = survey_table(parts), void_flags(model, run)
     verdicts = held(measures_of(table, void, model.source), probe_names())
@@ -102,9 +102,9 @@ def run_of_trace(model: Model, trace: Trace) -> Run:
         raise InputError(
             f"this trace was made with other weights than {model.source} has; inspect it with the model that made it"
         )
-    if made_under := about.get("policy") or about.get("reuse"):
+    if made_under := about.get("policy") or ("fresh" in data and "approximate steps"):
         raise InputError(
-            f"this trace was made under {made_under}; inspection needs one without a policy or reuse"
+            f"this trace was made under {made_under}; inspection needs one of exact, plain steps"
         )
     if json.loads(str(about["capture"])).get("every", 1) != 1:
         raise InputError("this trace has not every step; record one with every=1")

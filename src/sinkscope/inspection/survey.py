@@ -1,6 +1,6 @@
 """All measures of a run at once, kept for each prompt, and the table that many prompts give.
 
-A part is what one prompt gave: numbers by layer under names "section/measure/place", and under "vectors/…" what probes read.
+A part is what one prompt gave: numbers by layer, and in the sections "vectors" and "label" what probes read.
 Parts of a study come from many workers; `survey_table` is a function of the parts alone.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
 from sinkscope.inspection.dormant import dormant
@@ -48,7 +49,19 @@ if TYPE_CHECKING:
     import pandas
 
 Array = np.ndarray[Any, Any]
-Part = dict[str, Array]
+
+
+class Name(NamedTuple):
+    """What an array of a part is; vectors and labels have no place."""
+
+    section: str
+    measure: str
+    place: str = ""
+
+
+Part = dict[Name, Array]
+VECTOR, LABEL, TUNED = "vectors", "label", "tuned lens"
+"""Sections: the first two are read by probes."""
 
 PATCHES: tuple[tuple[str, What, str, int | None], ...] = (
     ("value of another run", "value", "other", None),
@@ -65,7 +78,7 @@ LABELS = ("masks left", "step", "block", "answer length", "next decided", "task"
 WHERE = {"sinks": "at sinks", "others": "elsewhere"}
 """Place in the table → its words in the measures' names."""
 PLACES = tuple(WHERE)
-GAP, BY_ANGLE = "scores/gap/all", "scores/gap by angle/all"
+GAP, BY_ANGLE = Name("scores", "gap", "all"), Name("scores", "gap by angle", "all")
 ALL = -1
 """The layer of a row that is the mean over layers, or does not go by layer."""
 
@@ -90,10 +103,11 @@ def survey(
     rows = run.states.shape[1]
     if other is None and rows < 2:
         raise InputError("a survey of one row needs another run, whose vectors are put in place of its own")
-    check_read_out(model)
+    whole("steps", steps, 1)
+    check_read_out(model, run)
     source, turn = (run, 1) if other is None else (other, 0)
     numbers = chosen_steps(run, steps)
-    found: list[dict[str, list[Array]]] = [{} for _ in range(rows)]
+    found: list[dict[Name, list[Array]]] = [{} for _ in range(rows)]
     done = 0
     for place, number in enumerate(numbers):
         strongest = all_donors(model, source, same_share(run, source, number))
@@ -114,11 +128,11 @@ def survey(
     parts = []
     for row, lists in enumerate(found):
         part = {
-            name: np.stack(v) if name.startswith(("vectors/", "label/")) else mean_known(v)
+            name: np.stack(v) if name.section in (VECTOR, LABEL) else mean_known(v)
             for name, v in lists.items()
         }
-        for name, given in (labels or {}).items():
-            part[f"label/{name}"] = np.array([given[row]] * len(numbers))
+        for label, given in (labels or {}).items():
+            part[Name(LABEL, label)] = np.array([given[row]] * len(numbers))
         parts.append(part)
     return parts
 
@@ -132,49 +146,54 @@ def _first_of_block(run: Run, step: int) -> int:
 def _step(
     seen: Observation, after: Observation | None, start: Observation | None, donors: list[Tensor], tuned: TunedLens | None,
     place: int, count: int,
-) -> dict[str, Array]:  # fmt: skip
-    """Name → [B, …] for one step."""
-    found: dict[str, Tensor] = {}  # [L, B] or [B]
+) -> Part:  # fmt: skip
+    """Arrays [B, …] for one step."""
+    found: dict[Name, Tensor] = {}  # [L, B] or [B]
     if after is not None:
         drift = movement(seen, after)
         for name, (to, where) in product(("key", "value"), WHERE.items()):
-            found[f"movement/drift of the {name}/{to}"] = drift[f"{name} {where}"]
+            found[Name("movement", f"drift of the {name}", to)] = drift[f"{name} {where}"]
     for name, value in union(seen).items():
-        found[f"union/keys for a block, per k = {TOP}/{name}"] = value
+        found[Name("union", f"keys for a block, per k = {TOP}", name)] = value
     if start is not None:
         for name, value in over_time(start, seen).items():
-            found[f"foresight/from the block's first step/{name}"] = value
+            found[Name("foresight", "from the block's first step", name)] = value
     for name, value in over_depth(seen).items():
-        found[f"foresight/of the sinks behind/{name}"] = value
+        found[Name("foresight", "of the sinks behind", name)] = value
     shares = destinations(seen)
     for name in (*DESTINATIONS, "sinks"):
-        found[f"attention/share to/{name}"] = shares[name].mean(2)
+        found[Name("attention", "share to", name)] = shares[name].mean(2)
     beyond = torch.stack([shares[name] - shares[f"even: {name}"] for name in DESTINATIONS])  # [4, L, B, H]
     score = scores(seen)
     for name, (to, where) in product(("key length", "cosine"), WHERE.items()):
-        found[f"scores/{name}/{to}"] = score[f"{name} {where}"]
+        found[Name("scores", name, to)] = score[f"{name} {where}"]
     for name in ("query length", "gap", "gap by angle"):
-        found[f"scores/{name}/all"] = score[name]
+        found[Name("scores", name, "all")] = score[name]
     sleeping = dormant(seen)
-    found |= {f"dormant/{name}/all": sleeping[name] for name in ("heads", "sink heads")}
+    found |= {Name("dormant", name, "all"): sleeping[name] for name in ("heads", "sink heads")}
     for to, name in zip(PLACES, ("cost", "cost of others"), strict=True):
-        found[f"dormant/cost of zeroing/{to}"] = sleeping[name]
+        found[Name("dormant", "cost of zeroing", to)] = sleeping[name]
     large = channels(seen)
     when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
     for to, where in WHERE.items():
-        found[f"channels/largest entry{when}/{to}"] = large[where]
-    found["channels/in the largest channel/sinks"] = large["same channel"]
-    found["channels/massive/all"] = large["massive"]
+        found[Name("channels", f"largest entry{when}", to)] = large[where]
+    found[Name("channels", "in the largest channel", "sinks")] = large["same channel"]
+    found[Name("channels", "massive", "all")] = large["massive"]
     found |= _patches(seen, donors)
     values = {name: value.movedim(-1, 0).cpu().numpy() for name, value in found.items()}
-    values["heads/beyond even/all"] = beyond.movedim(2, 0).cpu().numpy()
+    values[Name("heads", "beyond even", "all")] = beyond.movedim(2, 0).cpu().numpy()
     values |= _lens(seen, "lens", None)
     if tuned is not None:
-        values |= _lens(seen, "tuned lens", tuned)
+        values |= _lens(seen, TUNED, tuned)
     return values | _vectors(seen)
 
 
-def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
+def patched(patch: str, measure: str) -> str:
+    """What a patch changes, as it is called in the table."""
+    return f"{patch}: {measure}"
+
+
+def _patches(seen: Observation, donors: list[Tensor]) -> dict[Name, Tensor]:
     strongest, ordinary = donors
     found = {}
     own = donors_of(seen, ordinary=True)
@@ -189,11 +208,13 @@ def _patches(seen: Observation, donors: list[Tensor]) -> dict[str, Tensor]:
             if not bool(empty.all()):
                 changed = effects(seen, patched_logits(seen, where, vectors, what), where)
             for measure in SHOWN:
-                found[f"patch/{name}: {measure}/{to}"] = changed[measure].masked_fill(empty, float("nan"))
+                found[Name("patch", patched(name, measure), to)] = changed[measure].masked_fill(
+                    empty, float("nan")
+                )
     return found
 
 
-def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> dict[str, Array]:
+def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> Part:
     layers = tuple(range(len(seen.calls) + 1))
     arrays: dict[str, Any] = read(seen, layers, "sinks", tuned)
     lens = Lens(layers=layers, tuned=tuned is not None, **arrays)
@@ -201,7 +222,7 @@ def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> dict[str,
     measures = {"own": "its own token", "elsewhere": "a token due elsewhere", "probability": "probability"}
     for measure, words in measures.items():
         for to, chosen in zip(PLACES, (True, False), strict=True):
-            found[f"{section}/{words}/{to}"] = lens.by_row(measure, chosen, rows)[seen.rows]
+            found[Name(section, words, to)] = lens.by_row(measure, chosen, rows)[seen.rows]
     return found
 
 
@@ -210,8 +231,8 @@ def probe_layers(layers: int) -> tuple[int, ...]:
     return tuple(sorted({layers // 4, layers // 2, 3 * layers // 4}))
 
 
-def _vectors(seen: Observation) -> dict[str, Array]:
-    """ "vectors/NAME": Float32 [B, layers, 3, features]: at a layer's strongest sink, at a random non-sink of its kind, and at
+def _vectors(seen: Observation) -> Part:
+    """What probes read: Float32 [B, layers, 3, features]: at a layer's strongest sink, at a random non-sink of its kind, and at
     the first non-sink of its kind: one place, as a sink that is always the same token is."""
     kept = list(probe_layers(len(seen.calls)))
     sinks = seen.layer_sinks[kept]
@@ -236,11 +257,11 @@ def _vectors(seen: Observation) -> dict[str, Array]:
                 vector = vectors[rows, where.long().argmax(-1)].float()
                 each.append(vector.masked_fill(~where.any(-1)[:, None], float("nan")))
             stacked.append(torch.stack(each, 1))
-        found[f"vectors/{name}"] = torch.stack(stacked, 1).cpu().numpy()
+        found[Name("vectors", name)] = torch.stack(stacked, 1).cpu().numpy()
     return found
 
 
-def _labels(run: Run, seen: Observation) -> dict[str, Array]:
+def _labels(run: Run, seen: Observation) -> Part:
     """Labels that the run itself gives, Float [B]; NaN where they mean nothing."""
     prompt, model = run.prompt - seen.offset, seen.model
     answer = seen.final[:, prompt:]
@@ -262,7 +283,7 @@ def _labels(run: Run, seen: Observation) -> dict[str, Array]:
         "answer length": written,
         "next decided": nothing if causal else mean_column / length,
     }
-    return {f"label/{name}": value.cpu().numpy() for name, value in values.items()}
+    return {Name(LABEL, name): value.cpu().numpy() for name, value in values.items()}
 
 
 def void_flags(model: Model, run: Run) -> dict[str, str]:
@@ -326,11 +347,11 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
 
     pairs: dict[tuple[str, str], dict[str, Array]] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
-        if name.startswith(("vectors/", "label/")):
+        section, measure, place = name
+        if section in (VECTOR, LABEL):
             continue
         shape = next(part[name].shape for part in parts if name in part)
         values = np.stack([part.get(name, np.full(shape, np.nan)) for part in parts]).astype(np.float64)
-        section, measure, place = name.split("/")
         if section == "heads":
             kinds = mean_known(list(values)).argmax(0)  # [L, H]
             for number, kind in enumerate(DESTINATIONS):
@@ -355,17 +376,17 @@ def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
     The residual at a quarter, half and three quarters of the layers; key and value at half.
     """
-    steps = len(parts[0]["label/answer length"])
+    steps = len(parts[0][Name(LABEL, "answer length")])
     prompts = np.repeat(np.arange(len(parts)), steps)
     rows = []
-    for asked in probes(parts[0]["vectors/residual"].shape[1]):
-        if f"label/{asked.label}" not in parts[0]:
+    for asked in probes(parts[0][Name(VECTOR, "residual")].shape[1]):
+        if Name(LABEL, asked.label) not in parts[0]:
             continue
-        each = [part[f"vectors/{asked.vector}"][:, asked.layer] for part in parts]
+        each = [part[Name(VECTOR, asked.vector)][:, asked.layer] for part in parts]
         vectors = np.concatenate(each).astype(np.float64)
         known = np.isfinite(vectors).all((1, 2))
         at, elsewhere, fixed = vectors[known].swapaxes(0, 1)
-        labels = np.concatenate([part[f"label/{asked.label}"] for part in parts])[known]
+        labels = np.concatenate([part[Name(LABEL, asked.label)] for part in parts])[known]
         tried = {
             "sinks": (at, labels), "others": (elsewhere, labels), "fixed": (fixed, labels), "shuffled": (at, shuffled(labels))
         }  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,10 @@ from sinkscope.models.family import (
 from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
+MEDIA = ("vision", "audio")
+"""config.json describes towers as sections such as vision_config."""
+TOWERS = ("vision", "visual", "multi_modal", "image", "audio")
+"""Parts of the names of their weights."""
 MOST_KEPT = 1 << 28
 """Numbers in buffers of a network: 1 GiB in float32."""
 
@@ -58,12 +63,10 @@ class Causal(Family):
         variant = read_variant(checkpoint.config, checkpoint.source)
         if variant != PLAIN:
             return _varied(checkpoint, variant, device, dtype)
-        network = pretrained(checkpoint, *architecture(checkpoint), device, dtype)
-        if any(getattr(module, "is_causal", None) is False for module in network.modules()):
-            raise CheckpointError(
-                f"{checkpoint.source} is a {checkpoint.model_type} model whose attention looks both ways, and none of the "
-                "diffusion families; sinkscope measures causal models and those families"
-            )
+        network_class, config = architecture(checkpoint)
+        # A text network may have been stored with the towers that it reads images and sounds by.
+        beside = TOWERS if any(name.removesuffix("_config") in MEDIA for name in checkpoint.config) else ()
+        network = pretrained(checkpoint, network_class, config, device, dtype, beside)
         self.adopt(network)
         if fast(device):
             from sinkscope.gpu.fused_forward import has_llama_layers
@@ -141,21 +144,40 @@ def pretrained(
     except SinkscopeError:
         raise
     except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
-        if isinstance(error, KeyError) and error.args == (NAME,):
-            raise CheckpointError(
-                f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
-                "not through transformers' attention interface, so it cannot be measured"
-            ) from error
+        refuse_own_attention(error, checkpoint, network_class)
         kind = f", which is quantised with {checkpoint.quantised}," if checkpoint.quantised else ""
         raise CheckpointError(f"{checkpoint.source}{kind} could not be loaded: {one_line(error)}") from error
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
+    _refuse_headless(checkpoint, sorted(report["missing_keys"]))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
     # transformers puts quantised layers where their kernels run.
     loaded: nn.Module = network if checkpoint.quantised else network.to(device)
     return loaded.eval().requires_grad_(False)
+
+
+def refuse_own_attention(error: Exception, checkpoint: Checkpoint, network_class: Any) -> None:
+    """Say what the error means where a network does not have sinkscope's attention in its own list."""
+    if isinstance(error, KeyError) and error.args == (NAME,):
+        raise CheckpointError(
+            f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
+            "not through transformers' attention interface, so it cannot be measured"
+        ) from error
+
+
+def _refuse_headless(checkpoint: Checkpoint, missing: list[str]) -> None:
+    """Say what is missing where config.json names a network without a language-model head."""
+    listed = checkpoint.config.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    if missing and re.search(
+        r"(?<!LMHead)Model$|For(Sequence|Token)Classification$|For(QuestionAnswering|PreTraining)$", name
+    ):
+        raise CheckpointError(
+            f"{checkpoint.source} holds a {name}, which has no language-model head ({len(missing)} tensors of it are missing); "
+            "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
+        )
 
 
 def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
@@ -165,11 +187,17 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = checkpoint.model_type
+    if checkpoint.config.get("is_encoder_decoder"):
+        raise CheckpointError(
+            f"{checkpoint.source}: {kind} is an encoder–decoder; sinkscope measures networks with one stack of self-attention"
+        )
     names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
     if kind not in names:
         known = [*names, "llada", "Dream", "mmada"]
         near = nearest(kind, known)
         hint = near if len(near) < 200 else "see `sinkscope models` for the families"
+        if kind in CONFIG_MAPPING:
+            hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )
@@ -193,6 +221,10 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     if isinstance(network_class, (tuple, list)):
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
+    if network_class.config_class is (getattr(config, "sub_configs", None) or {}).get("text_config"):
+        config = (
+            config.get_text_config()
+        )  # a text network, of a checkpoint that holds towers for images beside it
     return network_class, config
 
 

@@ -104,6 +104,11 @@ class Family:
             for entry in entries
         )
 
+    @property
+    def counted_as(self) -> str:
+        """The family that studies and records count a model to: a causal mode is a causal model among others."""
+        return "causal" if self.causal and self.modes else self.name
+
     def claims(self, checkpoint: Checkpoint) -> bool:
         """Whether a checkpoint is of this family, from its config alone."""
         return checkpoint.model_type in self.model_types
@@ -221,7 +226,14 @@ def family_of(checkpoint: Checkpoint, name: str | None = None) -> Family:
     if name is not None:
         return FAMILIES.find(name)
     claims = (family for family in FAMILIES.values() if not family.causal and family.claims(checkpoint))
-    return next(claims, FAMILIES["causal"])
+    return in_mode(next(claims, FAMILIES["causal"]), checkpoint.causal, checkpoint.source)
+
+
+def in_mode(family: Family, causal: bool, source: str) -> Family:
+    """The family, or that of its causal mode, which it must have."""
+    if causal and not family.modes:
+        raise InputError(f"{source} is a {family.name} model, which has one mode; leave out @causal")
+    return FAMILIES[family.modes[True]] if causal else family
 
 
 def id_reader(checkpoint: Checkpoint, tokenizer: Any, size: int = 0) -> Callable[..., tuple[Any, ...]]:

@@ -20,7 +20,16 @@ from sinkscope.models.model import Model
 from sinkscope.models.placement import DeviceMap, home, spread
 from sinkscope.models.tokenizer import read_tokenizer
 
-__all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype"]
+__all__ = [
+    "FAMILIES",
+    "as_model",
+    "family_of",
+    "find",
+    "load",
+    "resolve_device",
+    "resolve_dtype",
+    "without_mode",
+]
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
@@ -28,6 +37,8 @@ DTYPES: dict[str, torch.dtype] = {
 
 ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
 """The models that come with the package, one folder each."""
+CAUSAL_MODE = "@causal"
+"""Behind a source: the causal mode of a checkpoint that has two."""
 ADAPTERS = Path(__file__).parent / "adapters"
 
 
@@ -45,7 +56,8 @@ def load(
 
     Args:
         source: a folder in the Hugging Face layout, a hub id such as "GSAI-ML/LLaDA-8B-Instruct", or one of the small
-            models that come with the package, such as "organism/scratch".
+            models that come with the package, such as "organism/scratch". SOURCE@causal: the causal mode of a checkpoint that
+            has two (Nemotron-Labs-Diffusion).
         device: "auto" (a GPU when there is one), "cpu", "cuda", "cuda:1", "mps".
         dtype: "auto" (the checkpoint's own on a GPU, float32 on a CPU, where bfloat16 is slow), "float32", "bfloat16",
             "float16", "float64".
@@ -63,6 +75,10 @@ def load(
         raise InputError(
             f"load takes a folder or a hub id, got {type(source).__name__}; "
             "ss.wrap(network, tokenizer) takes a transformers network"
+        )
+    if device_map is not None and device != "auto":
+        raise InputError(
+            f"device {device!r} and device_map were both given; a map places every part: leave out device"
         )
     where = torch.device("cpu") if device_map is not None else resolve_device(device)
     checkpoint = find(source, revision)
@@ -105,6 +121,8 @@ def as_model(model: Model | str | os.PathLike[str]) -> Model:
 def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpoint:
     """The checkpoint behind a folder or hub id, fetched if need be; no weights are read yet."""
     name = os.fspath(source)
+    if name != without_mode(name):
+        return replace(find(without_mode(name), revision), causal=True)
     if name.startswith("organism/"):
         return _organism(name, revision)
     if name == TWIN and not Path(name).is_dir():
@@ -132,6 +150,11 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     from sinkscope.models.hub import fetch
 
     return fetch(name, revision)
+
+
+def without_mode(source: str) -> str:
+    """SOURCE of SOURCE@causal, and of SOURCE alone."""
+    return source if Path(source).expanduser().is_dir() else source.removesuffix(CAUSAL_MODE)
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:

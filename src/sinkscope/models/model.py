@@ -95,8 +95,8 @@ class Model:
 
     @property
     def source(self) -> str:
-        """What the model was loaded from, as the user wrote it."""
-        return self.checkpoint.source
+        """What the model was loaded from; of a causal mode, SOURCE@causal."""
+        return self.checkpoint.source + ("@causal" if self.spec.causal and self.spec.modes else "")
 
     @property
     def revision(self) -> str | None:
@@ -343,7 +343,7 @@ class Model:
         options: dict[str, Any] = {} if keep is None else {"logits_to_keep": keep}
         if takes_positions(self.network):
             positions = self.spec.positions(real, (ids.shape[0], keys), ids.device)
-            options["position_ids"] = positions[:, -ids.shape[1] :]
+            options["position_ids"] = positions[:, -ids.shape[1] :].expand(len(ids), -1)
         options |= {"past_key_values": cache, "use_cache": cache is not None}
         with forward(context):
             output = self.network(input_ids=ids, attention_mask=mask, **options)

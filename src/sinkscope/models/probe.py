@@ -30,6 +30,8 @@ TOKENS = 12
 OFF = {torch.float64: 1e-5, torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """‖ours − transformers'‖ / ‖transformers'‖ of logits, above which two attention functions do not compute the same thing: rounding
 explains less, also where it sends a token to another expert; a bias, mask or scale that got lost, more."""
+EVEN = 0.02
+"""Spread over tokens, relative to the mean, below which numbers differ by rounding alone, in bfloat16 too."""
 RECURRENT = (
     "mamba",
     "ssm",
@@ -42,8 +44,9 @@ RECURRENT = (
     "recurrent",
     "kda",
     "rglru",
+    "cross",
 )
-"""Parts of the names of modules that mix tokens without a softmax."""
+"""Parts of the names of modules that mix tokens without a softmax, or that a plain text does not reach."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def number_layers(network: nn.Module) -> None:
     """Tell attention modules which layer they are in, where they do not say."""
     for index, layer in enumerate(_layers(network)):
         for module in layer.modules():
-            if "Attention" in type(module).__name__ and getattr(module, "layer_idx", None) is None:
+            if "Attention" in type(module).__name__ and getattr(module, "layer_idx", None) in (None, -1):
                 setattr(module, "layer_idx", index)  # noqa: B010 (torch types attributes of modules as tensors)
 
 
@@ -89,6 +92,10 @@ def _probe(model: Model) -> Attending:
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(0, model.shape.vocabulary, (1, TOKENS + canvas), generator=generator).to(model.device)
     listener = _Listener(ids.shape[1])
+    headless = CheckpointError(
+        f"{model.source}: transformers' {name} has no language-model head; give the network with one, such as "
+        "…ForCausalLM or …ForMaskedLM"
+    )
     try:
         with _entered(model.network, listener):
             logits = model.forward(ids, model.context(recorder=listener))
@@ -97,15 +104,14 @@ def _probe(model: Model) -> Attending:
     except SinkscopeError:
         raise
     except Exception as error:  # a network may raise anything for an input that it was not made for
+        if getattr(error, "name", "") == "logits":
+            raise headless from error
         raise CheckpointError(
-            f"{model.source}: transformers' {name} cannot read plain text tokens ({one_line(error)}); sinkscope measures "
-            "language models"
+            f"{model.source}: transformers' {name} fails on a few text tokens ({one_line(error)}); sinkscope measures "
+            "networks that read token ids alone"
         ) from error
     if not isinstance(logits, Tensor) or logits.dim() != 3 or logits.shape[-1] != model.shape.vocabulary:
-        raise CheckpointError(
-            f"{model.source}: transformers' {name} has no language-model head; give the network with one, such as "
-            "…ForCausalLM or …ForMaskedLM"
-        )
+        raise headless
     _check_calls(model, name, listener.calls)
     if model.spec.causal:
         _compare(model, name, ids, logits)
@@ -166,20 +172,30 @@ def _check_calls(model: Model, name: str, calls: Counter[int]) -> None:
 
 def _compare(model: Model, name: str, ids: Tensor, ours: Tensor) -> None:
     """Refuse a causal network to which transformers' own attention gives other logits."""
+    other = ids.clone()
+    other[:, -1] = (other[:, -1] + 1) % model.shape.vocabulary
     try:
-        with _eager(model):
-            theirs = model.forward(ids)
+        theirs, changed = eager_logits(model, ids), eager_logits(model, other)
     except Exception as error:
         raise CheckpointError(
             f"{model.source}: transformers' own attention fails in {name} ({one_line(error)}), so that nothing shows that "
             "sinkscope's is the same"
         ) from error
-    distance = float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-12))
+    if _distance(changed[:, :-1], theirs[:, :-1]) > OFF[model.dtype]:  # earlier tokens saw the last one
+        raise CheckpointError(
+            f"{model.source} is a {model.checkpoint.model_type} model whose attention looks both ways, and none of the diffusion "
+            "families; sinkscope measures causal models and those families"
+        )
+    distance = _distance(ours, theirs)
     if not distance <= OFF[model.dtype]:
         raise CheckpointError(
             f"{model.source}: with transformers' own attention {name} gives other logits (off by {distance:.2g} of their norm): "
             "it changes scores or masks in a way that its attention interface does not say, so it cannot be measured"
         )
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-12))
 
 
 @contextmanager
@@ -205,11 +221,16 @@ def eager_logits(model: Model, ids: Tensor) -> Tensor:
 
 
 def _layers(network: Any) -> list[nn.Module]:
-    """The decoder layers: the first list of modules that is as long as the network is deep, not among those of images."""
+    """The decoder layers: the first list of modules that is as long as the network is deep, not among those of images.
+
+    Where a layer attends twice (LongCat-Flash), and counts as two, what holds its number.
+    """
     depth = network.config.get_text_config().num_hidden_layers
-    body = network.get_decoder() if hasattr(network, "get_decoder") else network
-    lists = (part for part in body.modules() if isinstance(part, nn.ModuleList) and len(part) == depth)
-    return list(next(lists, ()))
+    bodies = [network.get_decoder(), network] if hasattr(network, "get_decoder") else [network]
+    modules = [module for body in bodies for module in body.modules()]
+    lists = (part for part in modules if isinstance(part, nn.ModuleList) and len(part) == depth)
+    numbered = {getattr(module, "layer_idx", None): module for module in reversed(modules)}
+    return list(next(lists, [numbered[layer] for layer in range(depth) if layer in numbered]))
 
 
 class _Listener:
@@ -221,7 +242,7 @@ class _Listener:
         self.keys: dict[int, int] = {}
         self.learned: set[int] = set()
         self.gates: dict[int, nn.Module] = {}
-        self._last: tuple[int, Tensor] | None = None
+        self._last: AttentionCall | None = None
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Nothing."""
@@ -233,25 +254,38 @@ class _Listener:
         self.keys[call.layer] = call.key.shape[2]
         if call.sink is not None:
             self.learned.add(call.layer)
-        self._last = call.layer, call.output.transpose(1, 2).flatten(2)
+        self._last = call
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Nothing."""
 
     def enters(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """What enters the linear layer behind an attention call: its output, or its output times a gate."""
+        """What enters the linear layer behind an attention call: its output, or its output times a gate.
+
+        The gate's own layer comes before it, and takes what attention took.
+        """
         if self._last is None or not inputs or not isinstance(inputs[0], Tensor):
             return
-        layer, output = self._last
-        taken = inputs[0]
-        if taken.shape != output.shape:
+        output = self._last.output.transpose(1, 2).float()  # [B, Q, H, E]
+        if inputs[0].shape != output.flatten(2).shape:
             return
-        self._last = None
-        # A gate from 0 to 1 leaves every number its sign; anything else in between, such as a norm, is not one.
-        share = taken.float() / output.float()
-        share = share[share.isfinite()]
-        if not torch.equal(taken, output) and share.numel() and share.min() >= 0 and share.max() <= 1.001:
-            self.gates[layer] = module
+        taken = inputs[0].float().view_as(output)
+        if torch.equal(taken, output):
+            self._last = None
+        elif _gates(taken, output):
+            self.gates[self._last.layer] = module
+            self._last = None
+
+
+def _gates(taken: Tensor, output: Tensor) -> bool:
+    """Whether one Float [B, Q, H, E] is the other times a gate: it leaves every number its sign, and is no norm."""
+    share = taken / output
+    if not bool(share[share.isfinite()].ge(0).all()):
+        return False
+    # A norm, of heads or of all, divides by what it is a norm of: times that only its weights are left, the same for all tokens.
+    sizes = (output.square().mean(dims, keepdim=True).sqrt() for dims in (-1, (-2, -1)))
+    left = ((share * size).flatten(0, 1) for size in sizes)
+    return not any(float((part.std(0) / part.mean(0)).nanmedian()) < EVEN for part in left)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.received import dense_received
-from sinkscope.attention.scores import query_weights
+from sinkscope.attention.visibility import query_weights
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.text import html_table
 from sinkscope.models.probe import eager_logits

@@ -15,8 +15,7 @@ from sinkscope.attention import fused
 from sinkscope.attention.distant import block_sinks, forward_sinks, in_blocks
 from sinkscope.attention.key_mask import listed
 from sinkscope.attention.received import received
-from sinkscope.attention.scores import Scores
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import Rule, ScoredRule
 

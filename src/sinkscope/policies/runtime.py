@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.scores import query_weights
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Visibility, query_weights
 from sinkscope.base.errors import InputError
 from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView
@@ -65,7 +64,7 @@ class PolicyRuntime:
         self._vocabulary = vocabulary
         named = {getattr(rule, "by", None) for rule in self._ruling()}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
-        self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
+        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in self._ruling())
         self._taken = torch.zeros(len(row_keys), dtype=torch.long)  # steps of each row of a block loop
         self._widest = 0  # of the blocks so far
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
@@ -92,11 +91,6 @@ class PolicyRuntime:
     def reads_first(self) -> bool:
         """Whether the prompt is to be read once without the policy, for the scores (see `Rule.reads_first`)."""
         return any(rule.reads_first for rule in self.rules)
-
-    @property
-    def windowed(self) -> bool:
-        """Whether a rule masks all keys outside of a window, which has to know where its queries stand."""
-        return any(rule.band() is not None for rule in self.rules)
 
     def row_steps(self, device: torch.device) -> Tensor:
         """Long [B, 1]: steps of each row so far; rows of a block loop that wait for others do not count."""
@@ -230,18 +224,12 @@ class PolicyRuntime:
         if self.sinks.sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)
             added = self.sinks.sums.share(call, newest)
-        self._layers.append(
-            LayerState(
-                call.layer,
-                raw,
-                None if mask is None else in_force(mask, seen, rows),
-                None if call.kept is None else call.kept[:rows],
-                self._weights(call, rows),
-                mask is not None and mask.band is not None,
-                seen,
-                added,
-            )
+        keys, kept = (
+            None if mask is None else in_force(mask, seen, rows),
+            None if call.kept is None else call.kept[:rows],
         )
+        weights, window = self._weights(call, rows), mask is not None and mask.band is not None
+        self._layers.append(LayerState(call.layer, raw, keys, kept, weights, window, seen, added))
 
     def _weights(self, call: AttentionCall, rows: int) -> Tensor:
         """Float [B, 1, Q]: how much each query counts for the share of attention that was masked."""

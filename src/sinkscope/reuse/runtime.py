@@ -16,9 +16,7 @@ from sinkscope.attention.context import ALL, ForwardContext, Placed
 from sinkscope.decoding.step import Wanted
 from sinkscope.models.layers import streams
 from sinkscope.models.model import Model
-from sinkscope.reuse.columns import Columns
-from sinkscope.reuse.memory import Memory
-from sinkscope.reuse.residuals import Residuals
+from sinkscope.reuse.kept import Columns, Memory, Residuals
 from sinkscope.reuse.rule import Reuse, State
 from sinkscope.reuse.state import BLOCK, Active, Choice, Clock, Seen, Tracked
 from sinkscope.reuse.work import WorkCount

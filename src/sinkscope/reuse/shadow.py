@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.engine import Engine
 from sinkscope.reuse.rule import Reuse
 
 
@@ -22,15 +22,13 @@ class Shadow:
     """Compares the predictions of approximate forwards with those of exact ones. It doubles the work, and changes nothing.
 
     Attributes:
-        cache: of a causal model's exact forwards: their keys follow from exact attention all the way.
+        exact: runs the exact forwards. cache: of a causal model's: their keys follow from exact attention all the way.
         kl: Float64 [B]: of the last forward, KL(exact ‖ approximate) in nats, mean over the positions that were read; NaN
             where a row read none.
     """
 
-    def __init__(self) -> None:
-        from transformers import DynamicCache
-
-        self.cache: Any = DynamicCache()
+    def __init__(self, exact: Engine) -> None:
+        self.exact, self.cache = exact, exact.model.new_cache()
         self.kl: Tensor | None = None
 
     def compare(self, exact: Tensor, found: Tensor, read: Tensor, alive: Tensor | None) -> None:

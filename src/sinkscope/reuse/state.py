@@ -11,8 +11,7 @@ from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.numbers import priorities
-from sinkscope.reuse.columns import Columns
-from sinkscope.reuse.memory import Memory
+from sinkscope.reuse.kept import Columns, Memory
 from sinkscope.reuse.rule import Candidates, Reuse
 
 BLOCK = "block queries"

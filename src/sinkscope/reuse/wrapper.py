@@ -24,6 +24,9 @@ class Reusing:
     Args:
         row_keys: a number for each row, for random choices.
         shadowed: an exact forward runs beside each approximate one, so that its error is known.
+
+    Attributes:
+        errors: Float64 [B] of each step: what the shadow found.
     """
 
     def __init__(self, engine: Engine, rule: Reuse, row_keys: list[int], shadowed: bool = False) -> None:
@@ -33,7 +36,10 @@ class Reusing:
             self._causal = CausalReuseRuntime(rule, self.model, self.real, row_keys)
         else:
             self._bidirectional = ReuseRuntime(rule, self.model, self.real, row_keys)
-        self._shadow = Shadow() if shadowed else None
+        self._shadow = Shadow(Engine(self.model, self.real)) if shadowed else None
+        if self._shadow is not None:
+            engine.releases.append(self._shadow.exact.release)
+        self.errors: list[Tensor] = []
         self._run, engine.run = engine.run, self.run
         engine.notes.append(self.note)
 
@@ -43,10 +49,11 @@ class Reusing:
         return (self._causal or self._bidirectional).work  # type: ignore[union-attr]
 
     def note(self, step: Step) -> Step:
-        """A step with the columns that were computed in it, and its error."""
-        fresh = None if self._bidirectional is None else self._bidirectional.fresh
-        error = None if step.idle or self._shadow is None else self._shadow.kl
-        return replace(step, fresh=fresh, error=error)
+        """A step with the columns that were computed in it; its error is noted here."""
+        if self._shadow is not None:
+            nothing = torch.full((len(step.before),), float("nan"), dtype=torch.float64)
+            self.errors.append(nothing if step.idle or self._shadow.kl is None else self._shadow.kl)
+        return replace(step, fresh=None if self._bidirectional is None else self._bidirectional.fresh)
 
     def run(self, request: Request) -> Tensor:
         """The forward as the rule has it."""
@@ -61,7 +68,7 @@ class Reusing:
 
         hidden = self._bidirectional.hidden(request.ids, wanted, through, request.alive)
         if self._shadow is not None:
-            exact = self.model.hidden(request.ids, self.model.context(self.real))
+            exact = self._shadow.exact.forward(Request(request.ids))
             before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
             self._shadow.compare(before, found, wanted.read, request.alive)
         return hidden
@@ -76,8 +83,7 @@ class Reusing:
 
         logits = self._run(replace(request, through=through))
         if self._shadow is not None:
-            real = None if self.real is None else self.real[:, : request.queries.stop]
-            exact = self.model.forward(fed, self.model.context(real), keep=1, cache=self._shadow.cache)
+            exact = self._shadow.exact.forward(replace(request, cache=self._shadow.cache, alive=None))
             read = torch.ones_like(fed[:, :1], dtype=torch.bool)
-            self._shadow.compare(exact[:, -1], logits, read, request.alive)
+            self._shadow.compare(exact, logits, read, request.alive)
         return logits

@@ -12,15 +12,15 @@ from sinkscope.base.sink_rule import EPSILON
 
 Form = Literal["share", "points", "number", "signed", "nats", "p"]
 """How a number is shown: 0.43 as 43 %, as 43 points, as 0.43, as +0.43, with three digits, or as a p-value."""
-_HEAD_STEPS, _SINK_STEPS = "share of head-steps", "share of head-steps with a sink"
-_DETECTIONS, _BOTH = "share of detections", "share of head-steps where both have a sink"
+_HEAD_STEPS, _SINK_STEPS = "share of heads and steps", "share of heads and steps with a sink"
+_DETECTIONS, _BOTH = "share of detections", "share of heads and steps where both have a sink"
 _UNIFORM = "received attention, uniform = 1"
 _MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key-step, held out"
 _CONFIDENCE, _DELAY = "confidence, b − a", "steps, b − a"
 
 
 class Measure(Enum):
-    """Name in tables, unit, form, and the label that follows the number: "58 % of head-steps have none"."""
+    """Name in tables, unit, form, and the label that follows the number: "58 % of heads and steps have no sink"."""
 
     def __init__(self, title: str, unit: str, form: Form = "share", label: str = "") -> None:
         self.title, self.unit, self.form, self.label = title, unit, form, label or unit
@@ -42,11 +42,11 @@ class Measure(Enum):
     UNKNOWN = "unknown keys", "share of tokens", "share", "of the keys could not be judged"
     SINKS = "sinks per head", "sinks per head and step", "number", "sinks per head"
     SINKS_FEWER = "fewer sinks per head", "sinks per head and step", "signed", "sinks per head fewer"
-    WITHOUT = "heads without", _HEAD_STEPS, "share", "of head-steps have none"
-    WITH = "heads with", _HEAD_STEPS, "share", "of head-steps have a sink"
+    WITHOUT = "heads without a sink", _HEAD_STEPS, "share", "of heads and steps have no sink"
+    WITH = "heads with", _HEAD_STEPS, "share", "of heads and steps have a sink"
     DISTINCT = "distinct positions", "positions per layer and step", "number"
     ON_FIRST = "on the first 4 positions", "share of sink attention", "share", "of sink attention is on the first 4"
-    FILTERED = f"tokens filtered at ε = {EPSILON:g}", "share of tokens", "share", "of tokens are not sinks"
+    FILTERED = f"tokens that are no sinks at ε = {EPSILON:g}", "share of tokens", "share", "of tokens are not sinks"
     ABSORBED = "absorbed", "share of attention"
     LEARNED = "learned sink", "share of attention", "share", "of attention goes to learned sinks"
     MAIN = "main sink of a head", _UNIFORM, "number"
@@ -63,7 +63,7 @@ class Measure(Enum):
     SPLIT_RANDOM = "split by random classes", _BOTH
     SPLIT_BEYOND = "split beyond random classes", _BOTH, "share", "beyond random classes"
     # ---- traces: dynamics
-    KIND = "{} heads", _SINK_STEPS, "share", "belong to such heads"
+    KIND = "{} heads", _SINK_STEPS, "share", "belong to {} heads"
     MOVING = "moving or vanishing heads", _SINK_STEPS, "share", "belong to heads that move or vanish"
     KIND_BEYOND = "{} heads beyond chance", _SINK_STEPS, "share", "more than in noise that lasts as long"
     MOVING_CHANCE = "moving or vanishing heads by chance", _SINK_STEPS, "share", "in noise that lasts as long"
@@ -82,7 +82,7 @@ class Measure(Enum):
     LEFT_P = "moves as its token is decided: p", _SHIFTED, "p", "p of moves as tokens are decided"
     REACHED_P = "moves to a token just decided: p", _SHIFTED, "p", "p of moves to decided tokens"
     BLOCK_P = "moves as a block ends: p", _SHIFTED, "p", "p of moves at the ends of blocks"
-    FIRST_ON_MASK = "first on the right-most mask", "share of heads with a sink in the first step", "share", "of such heads"
+    FIRST_ON_MASK = "first on the right-most mask", "share of heads with a sink in the first step", "share", "of heads do"
     # ---- traces: composition, attribution
     FREQUENCY = "{}: frequency", _DETECTIONS, "share", "of detections"
     ENRICHMENT = "{}: enrichment", "× base rate of the same steps and regions", "number", "times chance"
@@ -115,20 +115,20 @@ class Measure(Enum):
     PROBE_MORE_FIXED = "probe/{}/fixed difference", "skill, sinks less a fixed place", "signed", "more than at a fixed place"
     # ---- policies: scores (accuracy, or a token's probability), and what was masked
     GUESS = "guess", "accuracy", "share", "is guessed, and points count what lies above it"
-    BASE = "base", "score without a policy", "number", "without a policy"
+    BASE = "base", "score without a policy", "number", "is the score without a mask"
     LOST = "lost", "score lost", "points", "lost"
     LOST_MORE = "lost more", "score lost beyond another policy", "points", "more lost"
     KEPT = "kept", "share of the score without a policy", "share", "left"
     KEPT_MORE = "kept more", "difference of the shares that are left", "share", "more kept"
-    OVER_COUNT = "over control", "score lost beyond as many random keys", "points", "more than as many random keys"
-    OVER_MASS = "over mass control", "score lost beyond keys with as much attention", "points", "more than as much attention"
-    OVER_OTHERS = "over other keys", "score lost beyond the other half of a mask", "points", "more than without other keys"
+    OVER_COUNT = "over control", "score lost beyond as many random keys", "points", "more than as many random keys cost"
+    OVER_MASS = "over mass control", "score lost beyond equal attention", "points", "more than keys of equal attention cost"
+    OVER_OTHERS = "over other keys", "score lost beyond the other half of a mask", "points", "more than the other keys cost"
     HITS = "sinks hit", "share of the sinks", "share", "of the sinks were masked"
     STRONGEST = "strongest hit", "share of heads", "share", "of heads had their strongest sink masked"
     REMOVED = "removed", "share of attention", "share", "of the attention was removed"
     SINKS_REMOVED = "sink attention removed", "share of the sinks' attention", "share", "of the sinks' attention was removed"
-    MATCHED = "matched", "share of the policy's attention", "share", "of its attention was removed by the control"
-    LEAST = "documents needed", "documents", "number", "documents are needed to support it"
+    MATCHED = "matched", "share of the policy's attention", "share", "as much attention was removed by the control"
+    LEAST = "documents needed", "documents", "number", "documents are needed to show that so little is lost"
     GAIN_FIRST = "first keys gain", "score gained", "points", "gained with the first keys in sight"
     SKILL_APART = "apart", "share of right answers, beyond the other skills", "points", "more lost than by the other skills"
     P = "p", "p", "p", "p"

@@ -7,6 +7,7 @@ over prompts can still be drawn. They are saved like any dataset. `summary` and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -41,13 +42,14 @@ SETTINGS = "settings"
 OTHER_SETTINGS = (
     (1.0, AUTO),
     (2.0, AUTO),
+    (EPSILON, AUTO),
     (4.0, AUTO),
     (6.0, AUTO),
     (10.0, AUTO),
     (EPSILON, "zscore"),
     (EPSILON, "percent"),
 )
-"""(ε, rule) by which verdicts on traces are asked again: none should depend on a convention."""
+"""(ε, rule) by which verdicts on traces are asked again, but for the statistics' own: none should depend on a convention."""
 
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
 
@@ -63,11 +65,12 @@ def sink_statistics(
     tokenizer: Any = None,
     categories: Mapping[int, str] | None = None,
     parts: Sequence[str] = PARTS,
+    settings: Sequence[tuple[float, str]] = OTHER_SETTINGS,
 ) -> SinkStatistics:
     """Everything that summary, diagnosis and the tables by depth need, per sample, in one pass over the scores.
 
     parts: which of depth, strength, dynamics, composition, attribution; fewer are faster; "settings" adds those by other
-    thresholds and rules (`by_setting`), at the cost of as many passes. Put shards together with `merge`.
+    thresholds and rules (`by_setting`; settings: which), at the cost of as many passes. Put shards together with `merge`.
     """
     for name in parts:
         checks.one_of("part", name, (*PARTS, SETTINGS))
@@ -106,12 +109,15 @@ def sink_statistics(
         "prefill_received" in data or (judge.name == "received" and not is_causal(data))
     ):
         variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
-    if SETTINGS in parts:
+    others = [setting for setting in settings if setting != (epsilon, rule)] if SETTINGS in parts else []
+    if others:
         known = tuple(name for name in parts if name not in (SETTINGS, "attribution"))
         options = {"scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": known}
-        for number, (other, by) in enumerate(OTHER_SETTINGS):
+        for number, (other, by) in enumerate(others):
             each = sink_statistics(data, other, by, **options)
-            variables |= {f"{name} {number}": (each[name].dims, each[name].values) for name in each.data_vars}
+            variables |= {
+                _numbered(str(name), number): (each[name].dims, each[name].values) for name in each.data_vars
+            }
     return xr.Dataset(
         variables,
         coords={
@@ -133,26 +139,32 @@ def sink_statistics(
             **judge.attrs(epsilon),
             "unit": judge.unit,
             "parts": ",".join(parts),
+            SETTINGS: json.dumps(others),
         },
     )
 
 
+def _numbered(name: str, number: int) -> str:
+    """A variable by the setting of this number."""
+    return f"{name} {number}"
+
+
 def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatistics]:
     """(ε, rule) → the statistics by it, of statistics with the part "settings"."""
-    parts = str(statistics.attrs.get("parts", "")).split(",")
-    if SETTINGS not in parts:
-        return {}
+    parts = parts_of(statistics)
     known = ",".join(name for name in parts if name not in (SETTINGS, "attribution"))
     made = {}
-    for number, (epsilon, rule) in enumerate(OTHER_SETTINGS):
-        names = {
-            name: name.rpartition(" ")[0]
-            for name in map(str, statistics.data_vars)
-            if name.endswith(f" {number}")
-        }
+    for number, (epsilon, rule) in enumerate(json.loads(statistics.attrs.get("settings", "[]"))):
+        every = {_numbered(name, number): name for name in map(str, statistics.data_vars)}
+        names = {stored: name for stored, name in every.items() if stored in statistics}
         own = statistics[list(names)].rename(names)
         made[epsilon, rule] = own.assign_attrs(epsilon=epsilon, rule=rule, parts=known)
     return made
+
+
+def parts_of(statistics: SinkStatistics) -> list[str]:
+    """The parts that were computed; attributes of an array hold a text."""
+    return str(statistics.attrs.get("parts", "")).split(",")
 
 
 def is_statistics(data: Any) -> bool:
@@ -205,7 +217,7 @@ def as_statistics(trace: Any, **options: Any) -> SinkStatistics:
         raise InputError("expected at least one trace, got an empty list")
     shards = [item if is_statistics(item) else sink_statistics(item, **options) for item in given]
     for shard in shards:
-        missing = set(PARTS) - set(str(shard.attrs.get("parts", "")).split(","))
+        missing = set(PARTS) - set(parts_of(shard))
         if missing:
             raise InputError(f"these sink statistics lack {sorted(missing)[0]!r}; make them with all parts")
     names = np.concatenate([np.asarray(shard["sample"].values) for shard in shards])

@@ -18,7 +18,7 @@ from sinkscope.sinks.events import alignment_table
 from sinkscope.sinks.judging import MULTIPLES
 from sinkscope.sinks.kinds import KINDS, MOVERS
 from sinkscope.sinks.measures import Measure
-from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics, by_setting, observations
+from sinkscope.sinks.sink_statistics import SinkStatistics, as_statistics, by_setting, observations, parts_of
 from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 
 EVENTS = {
@@ -109,7 +109,7 @@ def summary(
 
 def table_of(statistics: SinkStatistics) -> pd.DataFrame:
     """The sections of `summary` that these statistics have the parts for."""
-    rows, parts = _Rows(statistics), str(statistics.attrs["parts"]).split(",")
+    rows, parts = _Rows(statistics), parts_of(statistics)
     for part, sections in SECTIONS.items():
         if part in parts:
             for section in sections:

@@ -17,7 +17,9 @@ from sinkscope.base.sink_rule import EPSILON
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
 from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
+from sinkscope.tasks import registry
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
+from sinkscope.tasks.registry import is_file
 from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
 if TYPE_CHECKING:
@@ -220,8 +222,12 @@ def outline(
                 continue
             name = grid.task_for(family)
             if (name, family) not in tasks:
-                data = study.data.get(name.partition(":")[0])
+                data = study.data.get(registry.base_and_scheme(name)[0])
                 tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
+                if data is not None or is_file(name):
+                    tasks[
+                        name, family
+                    ].documents()  # a file that is damaged is said before anything is computed
             task = tasks[name, family]
             count = documents.count_of(grid.samples, task, auto)
             numbers = documents.chosen(study, grid, task, count, kind == "trace", exact)

@@ -113,8 +113,10 @@ def untested(table: pd.DataFrame) -> list[str]:
         said.append(f"{_where(alone)}: there is no run without a policy, so nothing is compared with one")
     controls = table[table["control_of"].notna() & (table["draws"] < LEAST_SEEDS)]
     for draws, rows in controls.groupby("draws"):
-        of = f"{_few(rows['control_of'], 'policies')} have {_seeds(draws)} ({_few(rows['model'], 'models')})"
-        said.append(f"the controls of {of}; an effect over a control needs {LEAST_SEEDS}")
+        of = f"{_few(rows['control_of'], 'policies')} ({_few(rows['model'], 'models')})"
+        said.append(
+            f"random controls of {of} have {_seeds(draws)}; effects beyond them are tested from {LEAST_SEEDS} on"
+        )
     return said
 
 

@@ -9,6 +9,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.text import listed
 from sinkscope.study.facts import local_checkpoint
 from sinkscope.tasks.reading import ReadTask
+from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.tasks.task import digest
 
 if TYPE_CHECKING:
@@ -141,16 +142,16 @@ def sentences(study: Study) -> list[str]:
     """Which documents the study evaluates, for people."""
     rules: dict[int, list[str]] = {}
     for grid in study.evaluate:
-        rules.setdefault(grid.batches, []).extend(task.partition(":")[0] for task in grid.tasks)
+        rules.setdefault(grid.batches, []).extend(base_and_scheme(task)[0] for task in grid.tasks)
     said = []
     for batch, tasks in rules.items():
-        rule = "the first of the task"
+        first = "the first of the task"
         if batch:
-            rule += (
-                f" that make up batches of {batch} with equally long prompts (in tokens of {study.models[0].name}), which are "
-                "answered together and so faster; so a small study is about the common prompt lengths"
+            first += (
+                f" that fill batches of {batch} equally long prompts (in tokens of {study.models[0].name}), which are answered "
+                "together, and so faster. A small study is therefore about common lengths"
             )
-        said.append(f"Documents of {listed(dict.fromkeys(tasks))}: {rule}.")
+        said.append(f"Documents of {listed(dict.fromkeys(tasks))}: {first}.")
     return [*said, "All models and policies get the same documents."] if said else []
 
 

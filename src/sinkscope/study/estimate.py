@@ -14,13 +14,13 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.files import read_json, write_atomically
 from sinkscope.study import documents
 from sinkscope.study.cells import Cell, Looks, outline
+from sinkscope.study.deciding import deciding
 from sinkscope.study.facts import Facts, facts_of
-from sinkscope.study.spec import CAUSAL, Grid, Study, has_auto
+from sinkscope.study.spec import Study, has_auto
 
 if TYPE_CHECKING:
     from sinkscope.study.executors import Executor
     from sinkscope.study.worker import WorkerSettings
-    from sinkscope.verdicts.questions import Claim
 
 UNKNOWN_PROMPT = 64
 """Tokens of a prompt, where nothing is known about it yet."""
@@ -145,9 +145,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
         )
         budget = asked.budget
         lines.append(
-            f"{' or '.join(map(str, counts))} documents per cell: as many as {budget.seconds:g} s of computing on all workers "
-            f"allow, between {budget.least} and {budget.most}. Measured for one forward pass of one answer, without/with a "
-            f"policy: {measured}."
+            f"{' or '.join(map(str, counts))} documents per cell: as many as fit in {budget.seconds:g} s on all workers, "
+            f"{budget.least} to {budget.most}. A forward pass of one answer takes, without and with a policy: {measured}."
         )
     elif counts:
         lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
@@ -159,8 +158,8 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
 def smallest_effect(documents: int) -> str:
     """A sentence about the smallest difference that so many documents detect.
 
-    >>> smallest_effect(16)[:68]
-    'The smallest difference of two accuracies that 16 documents detect w'
+    >>> smallest_effect(16)[:69]
+    '16 documents detect a difference of two accuracies from 0.50 on (at a'
     """
     from sinkscope.statistics import minimal_detectable_effect
 
@@ -168,8 +167,8 @@ def smallest_effect(documents: int) -> str:
         return "One document detects no difference."
     worst, best = (minimal_detectable_effect(documents, accuracy) for accuracy in (0.5, 0.95))
     return (
-        f"The smallest difference of two accuracies that {documents} documents detect with 80 % power: {worst:.2f} at an "
-        f"accuracy of 0.5, {best:.2f} at 0.95, if the two runs are unrelated; less if they agree."
+        f"{documents} documents detect a difference of two accuracies from {worst:.2f} on (at an accuracy of 0.5; from "
+        f"{best:.2f} on at 0.95; 80 % power, unrelated runs; runs that agree need less)."
     )
 
 
@@ -194,7 +193,7 @@ class StudyEstimate:
 
     Attributes:
         samples: the number for "auto"; None: nothing is "auto", or not all models could be measured and the least was taken.
-        missing: models that are not on this machine. decides: which claims each part decides.
+        missing: models that are not on this machine. decides: what each part can decide (`deciding`).
     """
 
     study: Study
@@ -245,37 +244,5 @@ def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:
         workers=workers,
         missing=tuple(name for name in facts if name not in local),
         speeds=speeds,
-        decides=tuple(deciding(study, {name: known.family for name, known in facts.items()})),
+        decides=tuple(deciding(cells)),
     )
-
-
-def deciding(study: Study, families: Mapping[str, str]) -> list[str]:
-    """Which claims on the paper each section can decide: the policies of their rules, and these policies' controls, are run."""
-    from sinkscope.verdicts.questions import CLAIMS
-
-    said: dict[str, list[str]] = {}
-    for kind, grid in study.sections:
-        concerned = {families[model.name] for model in study.models_of(grid)}
-        names = {
-            claim.name: None
-            for claim in CLAIMS
-            for family in sorted(concerned)
-            if grid.takes(family) and claim.concerns(family) and _decides(kind, grid, claim, family == CAUSAL)
-        }
-        part = f"[[{kind}]] {', '.join(dict.fromkeys(task.partition(':')[0] for task in grid.tasks))}"
-        said.setdefault(", ".join(names) or "no claim", []).append(part)
-    return [f"{' and '.join(dict.fromkeys(parts))}: may decide {names}" for names, parts in said.items()]
-
-
-def _decides(kind: str, grid: Grid, claim: Claim, causal: bool) -> bool:
-    from sinkscope.study.names import role
-    from sinkscope.verdicts.measures import Kind
-
-    if kind == "trace":
-        return claim.kind == Kind.TRACES or (
-            claim.kind == Kind.PAIRS and {"none", "top:1"} <= {*grid.policies}
-        )
-    ran = {*grid.policies, *(role(policy, causal) for policy in grid.policies)}
-    asked = {str(claim.options[name]) for name in ("policy", "than") if name in claim.options}
-    controls = {f"random({policy})" for policy in asked if policy == claim.options["policy"]}
-    return kind == "evaluate" and claim.kind == Kind.ACCURACIES and asked | controls <= ran

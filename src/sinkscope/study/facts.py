@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.errors import CheckpointError
 from sinkscope.study.spec import Grid, Study, StudyModel, each_section
 from sinkscope.tasks.experiment import ModelIdentity
 
 if TYPE_CHECKING:
     from sinkscope.models.checkpoint import Checkpoint
-    from sinkscope.models.family import Family
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,9 @@ class Facts(ModelIdentity):
 
 def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Facts:
     """The facts about a model; without `fetch` nothing is downloaded."""
+    from sinkscope.models.family import in_mode
     from sinkscope.models.fetched import NAMES
-    from sinkscope.models.load import FAMILIES, family_of, find, resolve_device, resolve_dtype
+    from sinkscope.models.load import FAMILIES, family_of, find, resolve_device, resolve_dtype, without_mode
 
     try:
         checkpoint = find(model.source, model.revision) if fetch else local_checkpoint(model)
@@ -41,15 +41,17 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         if fetch or model.source in NAMES:
             raise
         checkpoint = None
+    source = without_mode(model.source)
     if checkpoint is None:
-        known = {entry.source: (family.name, entry) for family in FAMILIES.values() for entry in family.known}
-        if model.source not in known:
+        known = {entry.source: (family, entry) for family in FAMILIES.values() for entry in family.known}
+        if source not in known:
             raise CheckpointError(
                 f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
                 "give a folder, or run once with a network"
             )
-        family, entry = known[model.source]
-        return Facts(model.name, _read_as(model, FAMILIES[family]), model.dtype, None, *entry.size)
+        family, entry = known[source]
+        spec = in_mode(family, source != model.source, source)
+        return Facts(model.name, spec.counted_as, model.dtype, None, *entry.size)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
     config = checkpoint.config
 
@@ -58,20 +60,13 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
 
     return Facts(
         model.name,
-        _read_as(model, family_of(checkpoint)),
+        family_of(checkpoint).counted_as,
         dtype,
         checkpoint.revision or checkpoint.digest,
         layers=first("num_hidden_layers", "n_layers"),
         heads=first("num_attention_heads", "n_heads"),
         parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
     )
-
-
-def _read_as(model: StudyModel, family: Family) -> str:
-    """The family that a study counts a model to: one that is read causally is a causal model among others."""
-    if model.mode == "causal" and not family.modes:
-        raise InputError(f"{model.source} is a {family.name} model, which has no causal mode; leave out mode")
-    return "causal" if model.mode == "causal" else family.name
 
 
 def present(study: Study) -> tuple[Study, str]:
@@ -101,14 +96,11 @@ def _absence(model: StudyModel) -> str:
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:
     """The checkpoint when it is on this machine, else None."""
     from sinkscope.models.fetched import NAMES
-    from sinkscope.models.load import find
+    from sinkscope.models.load import find, without_mode
 
+    source = without_mode(model.source)
     # A name of a fetched model is found here, or says how to get it.
-    if (
-        model.source.startswith("organism/")
-        or model.source in NAMES
-        or Path(model.source).expanduser().is_dir()
-    ):
+    if source.startswith("organism/") or source in NAMES or Path(source).expanduser().is_dir():
         return find(model.source, model.revision)
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -117,4 +109,4 @@ def local_checkpoint(model: StudyModel) -> Checkpoint | None:
         cached = {entry.repo_id for entry in scan_cache_dir().repos}
     except CacheNotFound:
         cached = set()
-    return find(model.source, model.revision) if model.source in cached else None
+    return find(model.source, model.revision) if source in cached else None

@@ -18,6 +18,7 @@ from sinkscope.sinks.compare import beyond_damage
 from sinkscope.statistics import mean_interval
 from sinkscope.study.names import SINK, control, pooled, role
 from sinkscope.tasks.choices import GUESSED
+from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.verdicts import Measure, Verdict
 from sinkscope.verdicts.diagnosis import diagnosis
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
@@ -113,7 +114,7 @@ def _graded(frames: Frames, models: Models) -> Iterator[Measures]:
     decodings = frame.groupby("task")["decoding_name"].nunique()
     for model, task, decoding, runs in _runs(frame, frames.get("results"), "passed", models):
         about = f"{task}, {decoding}" if decodings[task] > 1 else task
-        guess = GUESSED.get(task.partition(":")[0], 0.0)
+        guess = GUESSED.get(base_and_scheme(task)[0], 0.0)
         yield Measures(model, about=about, runs=runs, guess=guess)
 
 

@@ -65,17 +65,20 @@ def natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
 
-def rule_of(policy: str) -> Rule | None:
-    """A policy of one rule, without `by` and `prefill`, by which the same mask differs between kinds of models; else None."""
+def rule_of(policy: str) -> tuple[Rule | None, bool]:
+    """A policy of one rule, without `by` and `prefill`, by which the same mask differs between kinds of models; else None.
+
+    And whether it ranks keys by what distant queries give them.
+    """
     try:
         rule = parse_policy(policy)
     except InputError:
-        return None
+        return None, False
     if not isinstance(rule, Rule):
-        return None
+        return None, False
     known = {field.name for field in fields(rule)}
     changes: dict[str, Any] = {name: None for name in ("by", "prefill") if name in known}
-    return replace(rule, **changes)
+    return replace(rule, **changes), getattr(rule, "by", None) == "distant"
 
 
 @lru_cache(maxsize=1024)
@@ -91,8 +94,8 @@ def role(policy: str, causal: bool) -> str:
     if kind is not None:
         like = role(kind.like, causal)
         return like and f"random({like})" + (",match=mass" if kind.match == "mass" else "")
-    rule = rule_of(policy)
-    if rule == MaskTop(1, epsilon=EPSILON) and causal == ("by=distant" in policy):
+    rule, distant = rule_of(policy)
+    if rule == MaskTop(1, epsilon=EPSILON) and causal == distant:
         return SINK
     if rule == MaskTop(1, epsilon=EPSILON, among="others"):
         return NO_SINK
@@ -111,7 +114,7 @@ def label(policy: str, causal: bool) -> str:
     kind = control(policy)
     if kind is not None:
         return "  random keys, as much attention" if kind.match == "mass" else "  as many random keys"
-    rule = rule_of(policy)
+    rule, distant = rule_of(policy)
     said = "no mask" if policy == "none" else ""
     if isinstance(rule, MaskTop) and rule == MaskTop(
         rule.k, rule.scope, rule.epsilon, rule.among, effect=rule.effect
@@ -121,7 +124,7 @@ def label(policy: str, causal: bool) -> str:
         if (
             rule.epsilon is not None and rule.among == "sinks"
         ):  # in a causal model the key that is ranked first may be no sink
-            what = "key, if a sink" if causal and "by=distant" not in policy else "sink"
+            what = "key, if a sink" if causal and not distant else "sink"
         scope = {"head": "", "layer": ", one set a layer", "model": ", one set for the model"}[rule.scope]
         quiet = ", silenced" if rule.effect == "silence" else ""
         said = f"{many}strongest {what}{'s' * (rule.k > 1)}{scope}{quiet}"

@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import check_writable, write_atomically
 from sinkscope.base.locks import LockHeldError
@@ -43,7 +44,7 @@ from sinkscope.tasks.task import digest
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTPUT = "output/14"
+OUTPUT = "output/15"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
@@ -104,6 +105,7 @@ def run_study(
         shard: answers in a shard. Shards and executor may change between two calls.
         sandbox: how programs that models wrote are confined. Where they cannot be, answers are kept and not graded.
     """
+    whole("shard", shard, 1)
     progress = progress or Progress()
     executor: Any = executor_class(on)
     import_modules(study.modules)

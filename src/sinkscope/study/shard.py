@@ -262,7 +262,7 @@ class _Inspector:
         (run, prompt), (other, _) = (self.runs[one.key] for one in pair)
         labels: dict[str, list[Any]] = {"task": [task.name]}
         if can_grade(task):
-            output = decode_answer(model, run.sequences[0, run.prompt :].tolist(), task.scheme)
+            output = decode_answer(model, run.answer(0), task.scheme)
             labels["right"] = [float(task.grade(item.document, output).passed)]
         looks = cell.capture.looks if isinstance(cell.capture, Looks) else 1
         (part,) = survey(model, run, other, looks, labels)

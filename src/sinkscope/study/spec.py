@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sinkscope.base.checks import one_of, whole
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
 from sinkscope.base.files import fit
 from sinkscope.base.sink_rule import EPSILON
@@ -53,8 +53,6 @@ class StudyModel:
         twin: the name of the study's causal model that it is compared with; empty: the first one.
         group: models of the same group are replicates: the same training with other seeds (table `replicates`).
         optional: left out, with its sections, where it is not on this machine (`facts.present`).
-        mode: "causal": the causal mode of a checkpoint that has two (Nemotron-Labs-Diffusion), as text SOURCE@causal; empty: as
-            it is loaded.
     """
 
     source: str
@@ -64,14 +62,12 @@ class StudyModel:
     twin: str = ""
     group: str = ""
     optional: bool = False
-    mode: str = ""
 
     def __post_init__(self) -> None:
         if not self.source:
             raise InputError("a model of the study has no source; give a name, a folder or a hub id")
-        one_of("mode", self.mode, ("", "causal"))
         if not self.name:
-            object.__setattr__(self, "name", f"{self.source}@{self.mode}" if self.mode else self.source)
+            object.__setattr__(self, "name", self.source)
 
 
 @dataclass(frozen=True)
@@ -303,12 +299,6 @@ def read(name: str | Path) -> Study:
     return from_data(read_data(name), str(name))
 
 
-def _model(text: str) -> dict[str, str]:
-    """A model that is named alone: SOURCE or SOURCE@causal."""
-    source = text.removesuffix("@causal")
-    return {"source": source} if source == text else {"source": source, "mode": "causal"}
-
-
 def changed(
     name: str | Path,
     models: Sequence[str] = (),
@@ -349,6 +339,7 @@ def changed(
                 _put(section, kind, task)
             section |= {key: value for key, value in other.get(kind, {}).items() if value is not None}
         given[kind] = [section for section in listed if not models or section.get("models") != []]
+    given["data"] = {**given.get("data", {}), **(data or {})}
     study = from_data(given, str(name))
     if not study.models:
         raise InputError(
@@ -358,7 +349,7 @@ def changed(
     if dtype is not None:
         cast = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
         study = dataclasses.replace(study, models=cast)
-    return dataclasses.replace(study, data={**study.data, **(data or {})})
+    return study
 
 
 def _put(section: dict[str, Any], kind: str, task: str) -> None:
@@ -366,8 +357,9 @@ def _put(section: dict[str, Any], kind: str, task: str) -> None:
     from sinkscope.tasks import registry
     from sinkscope.tasks.reading import ReadTask
 
-    read = isinstance(registry.get(task), ReadTask)
-    if not read or kind == "evaluate" or task.partition(":")[0] == "text":
+    # Some tasks have a wording for each family; whether one is read is the same in all.
+    read = isinstance(registry.get(task, "causal"), ReadTask)
+    if not read or kind == "evaluate" or registry.base_and_scheme(task)[0] == "text":
         section["task"] = task
         if read:
             section.pop("decodings", None)
@@ -397,7 +389,7 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     for name, kind in kinds:
         listed = given.get(name, [])
         if name == "models" and isinstance(listed, list):
-            listed = [_model(one) if isinstance(one, str) else one for one in listed]
+            listed = [{"source": one} if isinstance(one, str) else one for one in listed]
         if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
             raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
         given[name] = tuple(_make(kind, one, f"{where}, {name}") for one in listed)
@@ -476,7 +468,7 @@ def check_names(study: Study) -> None:
     for grid in study.grids:
         asked = [(one, "family", families) for one in grid.families]
         asked += [
-            (str(one).partition(":")[0], "task", tasks)
+            (registry.base_and_scheme(str(one))[0], "task", tasks)
             for one in grid.tasks
             if not registry.is_file(str(one))
         ]
@@ -487,6 +479,9 @@ def check_names(study: Study) -> None:
             parse_policy(text)
         for text in grid.reuse:
             parse_reuse(text)
+    for name in study.data:
+        if name not in tasks:
+            raise InputError(f"data is given for an unknown task {name!r}: {nearest(name, tasks)}")
     for traced in study.trace:
         _make(Capture, traced.capture, "capture")
     for name, by_family in study.decodings.items():

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from sinkscope.inspection.survey import Part
+
 Answer = tuple[Generation, Grade | None]
 Key = tuple[str, int]
 """A document's id and a seed."""
@@ -377,17 +379,20 @@ def load_statistics(path: Path) -> xr.Dataset:
         return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
 
 
-def save_part(part: dict[str, Any], path: Path) -> None:
-    """Write what the inspection of one generation gave (see inspection.survey) as one .npz."""
+def save_part(part: Part, path: Path) -> None:
+    """Write what the inspection of one generation gave as one .npz."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name.replace("/", "|"): value for name, value in part.items()})
+    arrays: dict[str, Any] = {"|".join(filter(None, name)): value for name, value in part.items()}
+    np.savez_compressed(buffer, **arrays)
     write_atomically(path, buffer.getvalue())
 
 
-def load_part(path: Path) -> dict[str, Any]:
+def load_part(path: Path) -> Part:
     """Read what `save_part` wrote."""
+    from sinkscope.inspection.survey import Name
+
     with (
         reading(path, "remove it, and run the same command again"),
         np.load(path, allow_pickle=False) as file,
     ):
-        return {name.replace("|", "/"): file[name] for name in file.files}
+        return {Name(*name.split("|")): file[name] for name in file.files}

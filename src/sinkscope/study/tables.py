@@ -11,7 +11,7 @@ depth          sinks by layer
 thresholds     `sinkscope.summary` of the traces without a policy by several thresholds ε and rules
 sensitivity    the verdicts on traces by each of these: one row for each claim, set of traces, ε and rule
 diagnosis      the verdicts on each model (`ss.diagnose`); claims: those on the paper's claims; needs: whether the model needs
-               each head's strongest sink
+               each head's strongest sink, with the shares of attention and of the strongest sinks that its mask took
 reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
 reuse_records  one row per answer under a rule
 agreement      one row per comparison of a run under a rule with the exact one
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ from sinkscope.study.store import Store
 from sinkscope.study.trace_tables import inspection, pairs, replay, traced, with_columns
 from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
+from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts import wording
+from sinkscope.verdicts import UNKNOWN, Measure, wording
 from sinkscope.verdicts.questions import judge, sensitivity
 
 Frames = Mapping[str, pd.DataFrame]
@@ -64,6 +65,8 @@ REPLICATED = (
     "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
 )  # fmt: skip
 """Columns of `likelihood` and `results`; see there."""
+MASKED_SHARES = {"removed": Measure.REMOVED, "strongest": Measure.STRONGEST}
+"""Columns of `needs`."""
 NOT_CONFINED = "model-written programs cannot be confined on this machine"
 
 
@@ -84,7 +87,7 @@ def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     for kind, make in (("trace", traced), ("replay", replay), ("inspect", inspection), ("trace", pairs)):
         chosen = [cell for cell in cells if cell.kind == kind and (cell.exact or make is traced)]
         frames |= make(store, chosen) if chosen else {}
-    frames |= plugged(store, cells, frames) | verdicts(frames, exact)
+    frames |= plugged(store, cells, frames) | verdicts(frames, studied(exact))
     groups = {cell.model.name: cell.model.group for cell in cells if cell.model.group}
     frames["replicates"] = replicates(groups, frames)
     frames |= {"not_graded": pd.DataFrame(ungraded), "left_out": pd.DataFrame(under_floor(store, cells))}
@@ -118,7 +121,7 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     rows = []
     for cell, grades in zip(asked, grades_of(store, asked).values(), strict=True):
         right = [grade for grade in grades if grade is not None]
-        guess = GUESSED.get(cell.task.partition(":")[0], 0.0)
+        guess = GUESSED.get(base_and_scheme(cell.task)[0], 0.0)
         floor = guess + cell.floor * (1 - guess)
         if len(right) == cell.answers and sum(right) < floor * len(right):
             row = {"model": cell.model.name, "task": cell.task, "n": len(right)}
@@ -126,21 +129,32 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return rows
 
 
-def verdicts(frames: Frames, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
-    """`diagnosis`, `needs`, `claims` and `sensitivity`: one row for each verdict."""
-    models = {
+def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
+    """The models of cells."""
+    return {
         cell.model.name: Studied(
             cell.experiment.model.family, cell.model.twin, is_published(cell.model.source)
         )
         for cell in cells
     }
+
+
+def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.DataFrame]:
+    """`diagnosis`, `needs`, `claims` and `sensitivity`: a row for each verdict, which the first three also have whole."""
     measured = collect(frames, models)
     made = {
         "diagnosis": [verdict for of_model in diagnoses(measured).values() for verdict in of_model],
         "needs": list(needs(measured).values()),
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
-    rows = {name: [wording.row(verdict) for verdict in found] for name, found in made.items()}
+    rows = {
+        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in found]
+        for name, found in made.items()
+    }
+    rows["needs"] = [
+        row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
+        for row, verdict in zip(rows["needs"], made["needs"], strict=True)
+    ]
     rows["sensitivity"] = [
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
         for epsilon, rule, verdict in sensitivity(measured)

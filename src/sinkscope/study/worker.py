@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import SinkscopeError
 from sinkscope.decoding import Decoding, decoding_from_options
 from sinkscope.decoding.base import kinds
@@ -76,6 +77,10 @@ class WorkerSettings:
     modules: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            whole("workers", self.workers, 1)
+
 
 AT_HAND: dict[tuple[StudyModel, str], Model] = {}
 """The model that this process loaded last, and its device."""
@@ -92,8 +97,7 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
         wanted = job.cell.model
         if (wanted, device) not in AT_HAND:
             AT_HAND.clear()  # the old one is freed before the new one is read
-            loaded = load(wanted.source, device, wanted.dtype, wanted.revision)
-            AT_HAND[wanted, device] = loaded.mode(causal=wanted.mode == "causal")
+            AT_HAND[wanted, device] = load(wanted.source, device, wanted.dtype, wanted.revision)
         model = AT_HAND[wanted, device]
         if isinstance(job, Measurement):
             return JobResult(measure(job.cell, model))

@@ -7,7 +7,7 @@ moment. Every document has a random stream of its own, so its record does not de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -20,14 +20,13 @@ from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.generation.run import ACCOUNT, Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
-from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.reuse.acting import check_reuse
+from sinkscope.policies.policy import check_policy
 from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
-from sinkscope.tasks.reading import ReadTask, check_reading, in_parts, record_of, rounded
+from sinkscope.tasks.reading import ReadTask, check_reading, rounded
 from sinkscope.tasks.records import Generation, RunFolder
-from sinkscope.tasks.task import Document, Task, seed_of
+from sinkscope.tasks.task import Document, Task, fingerprint, in_parts, seed_of
 
 BatchSize = int | Literal["auto"]
 Progress = Callable[[int, int, int], None]
@@ -35,6 +34,8 @@ Progress = Callable[[int, int, int], None]
 
 CPU_TOKENS = 2048  # a batch on a CPU; more gives no speed
 MOST_ROWS = 256
+READ_AT_ONCE, READ_AT_ONCE_ON_GPU = 16, 512
+"""Documents that are read before their records are written. Short ones of equal length run together: a GPU wants many."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Item:
     def key(self) -> tuple[str, int]:
         """The key of its record."""
         return (self.document.id, self.seed)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every record of it says."""
+        return {"fingerprint": fingerprint(self.document), "stream": self.stream}
 
     @property
     def stream(self) -> int:
@@ -91,12 +97,11 @@ def answer(
     keys = {item.key for item in wanted}
     left = [item for item in wanted if item.key not in run.generations]
     done = len(keys) - len(left)
-    right = sum(row.passed for row in run.grades if (row.document, row.seed) in keys) if grade else 0
+    right = sum(row.passed for row in run.grades if row.key in keys) if grade else 0
     rows = _records(model, experiment, left, batch_size)
     if grade:  # what was saved, but not graded, before a kill
-        saved = [row for row in run.generations if row.document in documents]
-        rest = [row for row in saved if (row.document, row.seed) not in run.grades]
-        right += _right(run, task, documents, rest)
+        saved = [row for row in run.generations if row.document in documents and row.key not in run.grades]
+        right += _right(run, task, documents, saved)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
     for part in rows:
@@ -111,20 +116,22 @@ def _records(
     model: Model, experiment: Experiment, left: Items, batch_size: BatchSize
 ) -> Iterator[list[Generation]]:
     """Records, some documents at a time; all that can be wrong is refused before the first forward."""
-    task, decoding, policy, reuse = experiment.task, experiment.decoding, experiment.policy, experiment.reuse
+    task, decoding, policy = experiment.task, experiment.decoding, experiment.policy
     if isinstance(task, ReadTask):
         check_reading(model, decoding)
-        if reuse is not None:
-            raise InputError(
-                f"{task.name} reads texts, and reuse {reuse} is for steps of a generation; leave it out"
-            )
+        experiment.check_extras(model, reads=True)
         return (
             task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
-            for part in in_parts(left, model.device)
+            for part in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
         )
     prompts = encoded(model, task, left)
-    _check(model, decoding, policy, prompts)
-    check_reuse(model, decoding, policy, None, reuse)
+    check_decoding(model, decoding)
+    if not decoding.new_tokens:
+        raise InputError("tasks are text; image decodings have no answer to grade")
+    for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
+        keys, kind = length + decoding.new_tokens, decoding.attention_kind(model)
+        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
+    experiment.check_extras(model)
     lengths = [len(prompts[item.document.id].ids) for item in left]
     queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
     return halving(queue, partial(_generate, model, experiment, prompts), batch_size == "auto")
@@ -154,16 +161,6 @@ def halving(
 def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Sequence[Generation]) -> int:
     """Grade some answers into the run; return how many are right."""
     return sum(grade.passed for part in grade_in_parts(run, task, documents, rows) for grade in part)
-
-
-def _check(model: Model, decoding: Decoding, policy: Policy | None, prompts: Prompts) -> None:
-    """Refuse all that can be wrong before the first forward."""
-    check_decoding(model, decoding)
-    if not decoding.new_tokens:
-        raise InputError("tasks are text; image decodings have no answer to grade")
-    for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        keys, kind = length + decoding.new_tokens, model.attention_kind
-        check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
 
 
 def batches(
@@ -203,14 +200,14 @@ def _generate(model: Model, experiment: Experiment, prompts: Prompts, batch: Ite
     padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
     run = generate(
         model, padded.ids, decoding, policy=policy, seed=[item.stream for item in batch], attention_mask=padded.real,
-        reuse=experiment.reuse,
+        **experiment.extras,
     )  # fmt: skip
     rows = []
     for row, item in enumerate(batch):
         keys = padded.lengths[row] + len(run.answer(row))
-        acted: dict[str, Any] = {
-            name: None if values is None else rounded(float(values[row]))
-            for name, values in ((name, getattr(run, name)) for name in ACCOUNT if name != "hidden_share")
+        shares = {name: getattr(run, name) for name in ACCOUNT if name != "hidden_share"}
+        acted = {
+            name: share if share is None else rounded(float(share[row])) for name, share in shares.items()
         }
         acted["key_share"] = None if policy is None else policy.key_share(keys)
         rows.append(recorded(model, experiment.task, item, run, prompts[item.document.id], acted, row))
@@ -221,8 +218,13 @@ def recorded(
     model: Model, task: Task, item: Item, run: Run, prompt: Encoded, more: Mapping[str, Any], row: int = 0
 ) -> Generation:
     """The record of one row of a run; `more`: numbers of its own besides."""
-    share = None if run.hidden_share is None else float(run.hidden_share[row])
-    output = decode_answer(model, run.answer(row), task.scheme)
-    known = {"prompt_tokens": len(prompt.ids), "ties": int(run.ties[:, row].sum()), **run.row_extras(row)}
-    record = record_of(item, output, run.forwards[row], share, **known, **more)
-    return replace(record, prompt=prompt.text, steps=run.steps(row))
+    hidden = None if run.hidden_share is None else rounded(float(run.hidden_share[row]))
+    output, steps, forwards = (
+        decode_answer(model, run.answer(row), task.scheme),
+        run.steps(row),
+        run.forwards[row],
+    )
+    numbers = {"prompt_tokens": len(prompt.ids), "ties": int(run.ties[:, row].sum()), **run.row_extras(row)}
+    name, index, seed = item.document.id, item.index, item.seed
+    facts = {**item.facts, **numbers, **more}
+    return Generation(name, index, seed, prompt.text, output, steps, forwards, hidden, facts)

@@ -3,19 +3,17 @@
     readings = apply([("sanitized", prompt, output, "f"), ("syntax-error", source)])
     readings[0].value, readings[0].error
 
-The functions are those of `code_text.py`, which is the child's script. An answer that takes too long, or that ends
-the child, is that answer's failure: the next one gets a new child.
+The functions are those of `code_text.py`, which is the child's script. An answer that takes too long, or that ends the child,
+is that answer's failure: the next one gets a new child.
 """
 
 from __future__ import annotations
 
 import json
-import selectors
+import signal
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,40 +33,18 @@ def apply(calls: Sequence[tuple[str, ...]], seconds: float = SECONDS) -> list[Bo
     """The results of calls (function, argument, …), in their order, within so many seconds of wall time each."""
     readings: list[BoundedResult] = []
     while len(readings) < len(calls):  # a child does all that are left, up to one that it fails on
-        readings += _child(calls[len(readings) :], seconds)
-    return readings
-
-
-def _child(calls: Sequence[tuple[str, ...]], seconds: float) -> Iterator[BoundedResult]:
-    with tempfile.TemporaryFile() as stdin:
-        stdin.writelines(json.dumps(call).encode() + b"\n" for call in calls)
-        stdin.seek(0)
-        process = subprocess.Popen(  # noqa: S603 (our own script)
-            [sys.executable, "-I", "-S", str(SCRIPT)],
-            stdin=stdin,
+        child = subprocess.run(  # noqa: S603 (our own script)
+            [sys.executable, "-I", "-S", str(SCRIPT), str(seconds)],
+            input=b"".join(json.dumps(call).encode() + b"\n" for call in calls[len(readings) :]),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={},
-            bufsize=0,
+            check=False,
         )
-    if process.stdout is None:  # for the type checker: it is a pipe
-        raise RuntimeError("no output pipe")
-    with process, selectors.DefaultSelector() as selector:
-        try:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            waiting = b""
-            for _ in calls:
-                deadline = time.monotonic() + seconds
-                while b"\n" not in waiting:
-                    if not selector.select(max(0.0, deadline - time.monotonic())):
-                        yield BoundedResult(None, f"took more than {seconds:g} s to read")
-                        return
-                    part = process.stdout.read(1 << 16)
-                    if not part:
-                        yield BoundedResult(None, "ended the reader")
-                        return
-                    waiting += part
-                line, _, waiting = waiting.partition(b"\n")
-                yield BoundedResult(*json.loads(line))
-        finally:
-            process.kill()
+        *lines, _ = child.stdout.split(b"\n")  # behind the last newline is what it did not come to write
+        readings += [BoundedResult(*json.loads(line)) for line in lines]
+        if len(readings) < len(calls):
+            late = child.returncode == -signal.SIGALRM
+            why = f"took more than {seconds:g} s to read" if late else "ended the reader"
+            readings.append(BoundedResult(None, why))
+    return readings

@@ -18,6 +18,7 @@ import json
 import math
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
-from sinkscope.tasks.sources import json_lines, modified, shipped_rows, text_of
+from sinkscope.tasks.sources import from_file, json_lines, own_file, shipped_rows, text_of
 from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
@@ -74,8 +75,7 @@ class ChoiceTask(ReadTask):
                 f"{self.name} does not come with sinkscope: {FIELDS} as data=PATH (--data PATH); docs/tasks.md says where one "
                 "can be had"
             )
-        read = shipped() if self.data is None else read_choices(self.data, modified(self.data))
-        return read if limit is None else read[:limit]
+        return (shipped() if self.data is None else read_choices(self.data))[:limit]
 
     def prompt(self, document: Document) -> Prompt:
         """The context as plain text."""
@@ -102,21 +102,15 @@ class ChoiceTask(ReadTask):
             mine = slice(first, first + len(continuations))
             own, longest, first = values[mine], max(lengths[mine]), mine.stop
             chosen = self.best(continuations, [one.value for one in own])
+            errors = [rounded(one.error) for one in own if one.error is not None]
             more = {
                 "values": [round(one.value, 5) for one in own],
-                "errors": [rounded(one.error) for one in own] if own[0].error is not None else None,
+                "errors": errors or None,
                 "chosen": chosen,
-                "prompt_tokens": longest,
-                **{
-                    name: rounded(_mean([getattr(one, name) for one in own]))
-                    for name in ACCOUNT
-                    if name != "hidden_share"
-                },
-                "key_share": None if policy is None else policy.key_share(longest),
             }
-            hidden = _mean([one.hidden_share for one in own])
+            acted = {name: _mean([one.account[name] for one in own]) for name in ACCOUNT}
             forwards = sum(one.forwards for one in own)
-            records.append(record_of(item, continuations[chosen], forwards, hidden, **more))
+            records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
         return records
 
     def best(self, continuations: Sequence[str], values: Sequence[float]) -> int:
@@ -158,10 +152,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _task(name: str, scheme: str | None = None, family: str | None = None, data: Any = None) -> ChoiceTask:
-    path = None if data is None else Path(data).expanduser()
-    if path is not None and not path.is_file():
-        raise InputError(f"no file at {path}: {FIELDS}")
-    return own_choices(name, scheme, family, path)
+    return own_choices(name, scheme, family, own_file(data, FIELDS))
 
 
 def own_choices(
@@ -186,41 +177,38 @@ def shipped() -> tuple[Document, ...]:
     return tuple(_of_pair(row) for row in shipped_rows("blimp_sample.jsonl.gz"))
 
 
-@lru_cache(maxsize=8)
-def read_choices(path: Path, _modified: int) -> tuple[Document, ...]:
+@from_file
+def read_choices(path: Path) -> list[tuple[str, Document]]:
     """The questions of a file."""
-    documents: list[Document] = []
+    documents: list[tuple[str, Document]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
     for where, row in _rows(path):
-        try:
+        with _explained(f"{where}: expected context, choices and label"):
             if "sentence_good" in row:
-                documents.append(_of_pair(row))
+                documents.append((where, _of_pair(row)))
             elif "request" in row:
                 groups.setdefault(str(row["doc_id"]), []).append(row)
             else:
                 choices, right = list(row["choices"]), row["label"] if "label" in row else row["answer"]
                 label = choices.index(right) if isinstance(right, str) else int(right)
                 context = row["context"] if "context" in row else row["question"]
-                documents.append(_document(str(row.get("id", len(documents))), context, choices, label))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise InputError(
-                f"{where}: expected context, choices and label ({type(error).__name__}: {error})"
-            ) from error
-    try:
-        documents += [_of_requests(name, rows) for name, rows in groups.items()]
-    except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
-        raise InputError(
-            f"{path}: the rows of a document are not complete ({type(error).__name__}: {error})"
-        ) from error
+                name = str(row.get("id", len(documents)))
+                documents.append((where, _document(name, context, choices, label)))
+    for name, rows in groups.items():
+        with _explained(f"{path}: the rows of document {name} are not complete"):
+            documents.append((str(path), _of_requests(name, rows)))
     # Every kind of pair early: the first documents of BLiMP are about all of it.
-    if documents and all("pair" in document.extra for document in documents):
-        documents.sort(key=lambda document: (int(document.extra["pair"]), document.id))
-    if not documents:
-        raise InputError(f"{path} holds no questions")
-    names = [document.id for document in documents]
-    if len(set(names)) < len(names):
-        raise InputError(f"{path} has two questions with the same id: give each one of its own")
-    return tuple(documents)
+    if all("pair" in document.extra for _, document in documents):
+        documents.sort(key=lambda entry: (int(entry[1].extra["pair"]), entry[1].id))
+    return documents
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"{what} ({type(error).__name__}: {error})") from error
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

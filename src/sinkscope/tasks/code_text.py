@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import signal
 import sys
 import threading
 import warnings
@@ -29,11 +30,9 @@ def completion_before_fence(prompt: str, output: str, entry_point: str) -> str:
 
 
 def first_block(prompt: str, output: str, entry_point: str) -> str:
-    """OpenCompass (humaneval_postprocess_v2, then human-eval): the prompt, then the first fenced block or all
-    of the output.
+    """OpenCompass (humaneval_postprocess_v2, then human-eval): the prompt, then the first fenced block or all of the output.
 
-    A block that repeats the whole function is fine: the prompt alone is a function with a docstring, and is
-    defined anew.
+    A block that repeats the whole function is fine: the prompt alone is a function with a docstring, and is defined anew.
     """
     blocks = re.findall(r"```\w*\n(.*?)```", output, re.DOTALL)
     return prompt + (blocks[0] if blocks else output).lstrip()
@@ -49,11 +48,9 @@ def sanitized(prompt: str, output: str, entry_point: str) -> str:
 
 
 def sanitize(text: str, entry_point: str) -> str:
-    """The longest run of lines that parses, reduced to its imports and to the definitions that `entry_point`
-    reaches.
+    """The longest run of lines that parses, reduced to its imports and to the definitions that `entry_point` reaches.
 
-    A definition given twice counts as it was given last. Only the first 100 lines are looked at, as in the
-    original.
+    A definition given twice counts as it was given last. Only the first 100 lines are looked at, as in the original.
     """
     text = text.replace("\t", "    ").replace("\r\n", "\n").replace("\r", "\n").strip() + "\n"
     tree = _longest_parse(text.splitlines()[:100])
@@ -140,6 +137,7 @@ def _answer_lines() -> None:
     functions: dict[str, Callable[..., str]] = {**RULES, "syntax-error": syntax_error}
     warnings.simplefilter("ignore")  # of what a model writes; they are its own affair
     for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))  # the alarm ends the process, wherever it is
         try:
             name, *arguments = json.loads(line)
             reply: list[str | None] = [functions[name](*arguments)]

@@ -132,7 +132,7 @@ def decoding_options(task: Task, family: str) -> dict[str, Any]:
     """The scheme's decoding options; for a scheme made for another family, those of the family's default scheme."""
     scheme, generated = task.scheme, isinstance(task, GeneratedTask)
     fitting = (family,) if generated else ("", family)
-    if scheme.family not in fitting and task.name.partition(":")[0] in registry.TASKS:
+    if scheme.family not in fitting and registry.base_and_scheme(task.name)[0] in registry.TASKS:
         # The schemes of a generated task are wordings that every family has; others belong to one family.
         wording = f":{scheme.name}" if generated else ""
         scheme = registry.get(task.name + wording, family).scheme

@@ -14,7 +14,6 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
-from sinkscope.tasks.grading import GRADER_BROKE
 from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
 from sinkscope.tasks.task import ACCURACY, NATS
 
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One document's answer and grade, with everything that produced it.
 
     Attributes:
-        extracted: the answer or program that was found in the output; reason: why a program failed.
+        extracted: the answer or program that was found in the output; reason: why a program failed, or how grading broke.
         ties: selections that could have gone to another position of equal confidence.
         hidden_share: share of attention that the policy took; sinks_hit: share of each step's own sinks (ε = 3) that it
             took. None without a policy, or where it never acted.
@@ -37,6 +36,7 @@ class Record:
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
+        broke: True where the task's own grading broke on the answer.
         nll: nats per token, for tasks that measure likelihood; nats: of every scored token. `passed` says nothing there.
     """
 
@@ -50,13 +50,13 @@ class Record:
     reason: str
     steps: int
     forwards: int
-    ties: int
-    hidden_share: float | None
-    sinks_hit: float | None
-    key_share: float | None
-    prompt_tokens: int
-    stream: int
-    fingerprint: str
+    ties: int = 0
+    hidden_share: float | None = None
+    sinks_hit: float | None = None
+    key_share: float | None = None
+    prompt_tokens: int = 0
+    stream: int = 0
+    fingerprint: str = ""
     settings: Mapping[str, Any]
     sandbox: str = ""
     nll: float | None = None
@@ -66,12 +66,7 @@ class Record:
     macs_exact: int | None = None
     strongest_hit: float | None = None
     sink_removed: float | None = None
-
-
-UNTOLD = {
-    "ties": 0, "prompt_tokens": 0, "stream": 0, "fingerprint": "", "sinks_hit": None, "key_share": None, "nats": (),
-}  # fmt: skip
-"""What a record says where its line in the file says nothing."""
+    broke: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,11 +158,8 @@ class Evaluation:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        left_out = [
-            "settings",
-            "nats",
-            *(() if self.settings.get("reuse") else ("reuse", "macs", "macs_exact")),
-        ]
+        reused = () if self.settings.get("reuse") else ("reuse", "macs", "macs_exact")
+        left_out = ("settings", "nats", "broke", *reused)
         names = [name for name in Record.__dataclass_fields__ if name not in left_out]
         frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
         strata = [stratum_of(record.document) for record in self.records]
@@ -233,7 +225,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
         lines.append(("took", shares or "nothing: it never acted"))
     lines.append(("sandbox", confined_by(record.sandbox for record in records)))
-    broken = [record for record in records if record.reason.startswith(GRADER_BROKE)]
+    broken = [record for record in records if record.broke]
     if broken:
         example = f"{broken[0].document}, {broken[0].reason}"
         lines.append(("grading", f"broke on {len(broken)} answers, counted as wrong: {example}"))
@@ -257,11 +249,9 @@ def _reused(evaluation: Evaluation) -> str:
     rule, saved = evaluation.settings.get("reuse"), evaluation.work_saved
     if rule is None:
         return ""
-    return (
-        f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
-        if saved is not None
-        else f"{rule}, exact"
-    )
+    if saved is None:
+        return f"{rule}, exact"
+    return f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
 
 
 def _by_skill(evaluation: Evaluation) -> str:
@@ -289,18 +279,18 @@ def _measured(evaluation: Evaluation) -> tuple[str, str]:
 
 def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluation:
     """The evaluation that a folder holds, or the part of it with these (document, seed); reads only."""
-    grades = {(grade.document, grade.seed): grade for grade in run.grades}
-    rows = [row for row in run.generations if keys is None or (row.document, row.seed) in keys]
+    grades = {grade.key: grade for grade in run.grades}
+    rows = [row for row in run.generations if keys is None or row.key in keys]
     if not rows:
         raise InputError(f"{run.path} has no answers yet: run `sinkscope evaluate` with it as --out")
-    missing = [row.document for row in rows if (row.document, row.seed) not in grades]
+    missing = [row.document for row in rows if row.key not in grades]
     if missing:
         raise InputError(
             f"{run.path} has {len(missing)} answers without a grade, such as {missing[0]}: run `sinkscope evaluate --grade "
             f"{run.path}`"
         )
     settings = settings_of(run)
-    records = (record_of(row, grades[row.document, row.seed], settings) for row in rows)
+    records = (record_of(row, grades[row.key], settings) for row in rows)
     return Evaluation(tuple(records), settings)
 
 
@@ -320,16 +310,9 @@ def open_evaluation(path: str | os.PathLike[str]) -> Evaluation:
 
 def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Record:
     """An answer with its grade, and the settings of its run."""
-    known = {
-        **UNTOLD,
-        **row.more,
-        **vars(grade),
-        **vars(row),
-        "hidden_share": row.hidden,
-        "settings": settings,
-    }
-    known["nats"] = tuple(known["nats"])
-    return Record(**{name: known[name] for name in Record.__dataclass_fields__ if name in known})
+    facts = {**row.more, **vars(grade), **vars(row), "hidden_share": row.hidden, "settings": settings}
+    facts["nats"] = tuple(facts.get("nats", ()))
+    return Record(**{name: facts[name] for name in Record.__dataclass_fields__ if name in facts})
 
 
 def score_of(record: Record) -> float:

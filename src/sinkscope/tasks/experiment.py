@@ -40,7 +40,7 @@ class ModelIdentity:
     def of(cls, model: Model) -> ModelIdentity:
         """Of a model that is loaded."""
         dtype = str(model.dtype).removeprefix("torch.")
-        return cls(model.source, model.family, dtype, model.revision or model.digest)
+        return cls(model.source, model.spec.counted_as, dtype, model.revision or model.digest)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -66,9 +66,7 @@ class Experiment:
     def __post_init__(self) -> None:
         seeds: Any = self.seeds
         given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-        if not given or any(
-            isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given
-        ):
+        if not given or any(type(seed) is not int or seed < 0 for seed in given):
             raise InputError(
                 f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}"
             )
@@ -85,6 +83,23 @@ class Experiment:
         """True when another seed can give another answer."""
         random = self.policy is not None and any(rule.control is not None for rule in self.policy.parts())
         return random or self.decoding.draws or (self.reuse is not None and self.reuse.draws)
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """What plug-ins do in the generations, as `ss.generate` takes it."""
+        return {} if self.reuse is None else {"reuse": self.reuse}
+
+    def check_extras(self, model: Model, reads: bool = False) -> None:
+        """Raise InputError where a plug-in does not suit the model, the decoding, the policy, or a task that reads texts."""
+        if self.reuse is None:
+            return
+        from sinkscope.reuse.acting import check_reuse
+
+        if reads:
+            raise InputError(
+                f"{self.task.name} reads texts, and reuse {self.reuse} is for steps of a generation; leave it out"
+            )
+        check_reuse(model, self.decoding, self.policy, None, self.reuse)
 
     @cached_property
     def settings(self) -> dict[str, Any]:

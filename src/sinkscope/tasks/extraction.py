@@ -1,10 +1,8 @@
-r"""Finding the number in an answer, and deciding whether it is the right one: each evaluation's own rules,
-kept as they are.
+r"""Finding the number in an answer, and deciding whether it is the right one: each evaluation's own rules, kept as they are.
 
-lm-eval takes a match of a regular expression, then compares text after removing commas, dollar signs,
-everything up to `#### ` and a final full stop. OpenCompass takes the last number before a new `Question:` and
-compares values. They disagree on many outputs: "1,000" is 1000 for lm-eval and 0 for OpenCompass; "4.0"
-equals 4 for OpenCompass only.
+lm-eval takes a match of a regular expression, then compares text after removing commas, dollar signs, everything up to `#### `
+and a final full stop. OpenCompass takes the last number before a new `Question:` and compares values. They disagree on many
+outputs: "1,000" is 1000 for lm-eval and 0 for OpenCompass; "4.0" equals 4 for OpenCompass only.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from sinkscope.base.checks import one_of
 class Extractor:
     """An evaluation's way to read a number out of an output.
 
-    `select`: which match, 0 the first and −1 the last; of a match with several groups, the first that is not
-    empty.
+    `select`: which match, 0 the first and −1 the last; of a match with several groups, the first that is not empty.
     """
 
     pattern: str

@@ -1,9 +1,8 @@
 """Documents without end: the base of the generated tasks.
 
-A document is a pure function of task, split and index, the same on every machine and Python. The splits are
-disjoint by construction: each draft carries a skeleton (its structure and numbers, without names and
-wording), and a hash of the skeleton alone decides which split it belongs to. So no test question occurs in
-training, not even retold with other names.
+A document is a pure function of task, split and index, the same on every machine and Python. The splits are disjoint by
+construction: each draft carries a skeleton (its structure and numbers, without names and wording), and a hash of the skeleton
+alone decides which split it belongs to. So no test question occurs in training, not even retold with other names.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ def document(make: Callable[[Random], Draft], name: str, split: Split, index: in
     for attempt in count():
         draft = make(Random(f"{name}/{split}/{index}/{attempt}"))  # noqa: S311 (text, not secrets)
         if split_of(draft.skeleton) == split:
-            return Document(f"{split}-{index}", draft.question, draft.answer, draft.extra)
+            extra = {**draft.extra, "skeleton": draft.skeleton}
+            return Document(f"{split}-{index}", draft.question, draft.answer, extra)
     raise AssertionError("count() does not end")
 
 
@@ -68,22 +68,18 @@ def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int |
         raise InputError(
             f"{name.partition('/')[0]} has no end and limit is {limit}: give a limit of at least 1"
         )
-    seen: set[str] = set()
-    chosen: list[Document] = []
+    chosen: dict[str, Document] = {}  # by question
     repeated = 0
     for item in stream(make, name, split):
-        repeated += 1
-        if item.question not in seen:
-            repeated = 0
-            seen.add(item.question)
-            chosen.append(item)
-            if len(chosen) == limit:
-                break
+        repeated = repeated + 1 if item.question in chosen else 0
+        chosen.setdefault(item.question, item)
+        if len(chosen) == limit:
+            break
         if repeated == MOST_REPEATED:
             raise InputError(
                 f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for"
             )
-    return chosen
+    return list(chosen.values())
 
 
 @dataclass(frozen=True)

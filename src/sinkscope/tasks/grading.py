@@ -20,12 +20,11 @@ from sinkscope.base.files import fit, reading
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
-from sinkscope.tasks.task import Document, Mark, Task, fingerprint
+from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts
 
 PART = 32
 LONGEST_ANSWER = 1_000_000
 """Characters; grading reads no more."""
-GRADER_BROKE = "grading broke on the answer"
 
 
 def can_grade(task: Task) -> bool:
@@ -97,8 +96,7 @@ def grade_run(
     again: bool = False,
     progress: Callable[[int, int, int], None] | None = None,
 ) -> list[Grade]:
-    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all
-    grades.
+    """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all grades.
 
     `run` must be open for writing. With `again` the old grades stay until all new ones are there. `progress`
     is told how many are graded, how many of those are right, and how many there are.
@@ -114,8 +112,8 @@ def grade_run(
     generations = list(run.generations)
     documents = _documents(task, generations)
     kept = [] if again else list(run.grades)
-    done = {(grade.document, grade.seed) for grade in kept}
-    todo = [row for row in generations if (row.document, row.seed) not in done]
+    done = {grade.key for grade in kept}
+    todo = [row for row in generations if row.key not in done]
     for part in grade_in_parts(None if again else run, task, documents, todo):
         kept += part
         if progress is not None:
@@ -129,8 +127,8 @@ def grade_in_parts(
     run: RunFolder | None, task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]
 ) -> Iterator[list[Grade]]:
     """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
-    for start in range(0, len(rows), PART):
-        grades = grade_rows(task, documents, rows[start : start + PART])
+    for part in in_parts(rows, PART):
+        grades = grade_rows(task, documents, part)
         if run is not None:
             run.grades.append(grades)
         yield grades
@@ -161,7 +159,8 @@ def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
         raise
     except Exception as error:
         if len(pairs) == 1:
-            return [Mark(False, "", f"{GRADER_BROKE} ({type(error).__name__}: {error})"[:300])]
+            why = f"grading broke on the answer ({type(error).__name__}: {error})"[:300]
+            return [Mark(False, "", why, broke=True)]
     return [_marks(task, [pair])[0] for pair in pairs]
 
 

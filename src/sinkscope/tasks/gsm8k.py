@@ -1,8 +1,6 @@
-"""GSM8K (Cobbe et al. 2021): grade-school word problems, put and graded as each model's official evaluation
-does it.
+"""GSM8K (Cobbe et al. 2021): grade-school word problems, put and graded as each model's official evaluation does it.
 
-The test set has 1319 documents: `test.jsonl` of github.com/openai/grade-school-math, or `openai/gsm8k` on the
-hub.
+The test set has 1319 documents: `test.jsonl` of github.com/openai/grade-school-math, or `openai/gsm8k` on the hub.
 """
 
 from __future__ import annotations

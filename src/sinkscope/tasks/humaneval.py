@@ -1,9 +1,7 @@
-"""HumanEval (Chen et al. 2021): functions to complete, put and graded as each model's official evaluation
-does it.
+"""HumanEval (Chen et al. 2021): functions to complete, put and graded as each model's official evaluation does it.
 
-The test set has 164 documents: `HumanEval.jsonl.gz` of github.com/openai/human-eval, or
-`openai/openai_humaneval` on the hub. Programs run in the sandbox, three seconds each as in the original, with
-the standard library alone.
+The test set has 164 documents: `HumanEval.jsonl.gz` of github.com/openai/human-eval, or `openai/openai_humaneval` on the hub.
+Programs run in the sandbox, three seconds each as in the original, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -17,33 +15,26 @@ from sinkscope.base.checks import one_of
 from sinkscope.tasks import bounded
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.code_text import RULES
-from sinkscope.tasks.programs import grade_programs
+from sinkscope.tasks.programs import CodeTask
 from sinkscope.tasks.schemes import choose, compose, read_schemes
 from sinkscope.tasks.sources import HubData, read_rows
-from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, cut
+from sinkscope.tasks.task import Document, Prompt, Scheme, cut
 
 TEST = HubData(
-    "openai/openai_humaneval",
-    "openai_humaneval",
-    "test",
-    "HumanEval.jsonl.gz or HumanEval.jsonl (164 lines)",
-    164,
-    ("task_id", "prompt", "entry_point", "canonical_solution", "test"),
-    "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-)
+    "openai/openai_humaneval", "openai_humaneval", "test", "HumanEval.jsonl.gz or HumanEval.jsonl (164 lines)", 164,
+    ("task_id", "prompt", "entry_point", "canonical_solution", "test"), "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+)  # fmt: skip
 
 SCHEMES, DEFAULTS = read_schemes("humaneval")
 
 
 @dataclass(frozen=True)
-class HumanEval(Task):
+class HumanEval(CodeTask):
     """The task. `data`: the file of documents."""
 
     scheme: Scheme
     data: Path | None = None
     name: str = "humaneval"
-    runs_code: bool = True
-    sandbox: str = "auto"
 
     def documents(self, limit: int | None = None) -> list[Document]:
         """The documents in their order, which is that of their ids."""
@@ -67,24 +58,14 @@ class HumanEval(Task):
         return Prompt(prompt.turns, prefix, prompt.chat)
 
     def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
-        """The sources that are run before the tests; an answer that cannot be read has none."""
-        rule = one_of("extraction", self.scheme.extraction, RULES)
-        calls = []
-        for document, output in pairs:
-            found = cut(output, self.scheme.until)
-            calls.append((rule, document.question, found, document.extra["entry_point"]))
+        """The sources that the scheme's rule finds."""
+        rule, until = one_of("extraction", self.scheme.extraction, RULES), self.scheme.until
+        calls = [(rule, one.question, cut(output, until), one.extra["entry_point"]) for one, output in pairs]
         return bounded.apply(calls)
 
-    def grade(self, document: Document, output: str) -> Mark:
-        """Right when the program passes the document's tests."""
-        return self.grade_many([(document, output)])[0]
-
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
-        """`grade` for each pair, `workers` programs at a time."""
-        tests = [_tests(document) for document, _ in pairs]
-        programs = list(zip(self.programs(pairs), tests, strict=True))
-        entry_points = [document.extra["entry_point"] for document, _ in pairs]
-        return grade_programs(programs, entry_points, self.scheme.timeout, self.sandbox, workers)
+    def tests(self, document: Document) -> tuple[str, str]:
+        """The document's tests, and the function to complete."""
+        return _tests(document), document.extra["entry_point"]
 
 
 def _tests(document: Document) -> str:

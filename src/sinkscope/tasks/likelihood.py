@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,13 +26,13 @@ from sinkscope.decoding import decoding_from_options, default_decoding, option_f
 from sinkscope.decoding.base import select
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Request
 from sinkscope.generation.generate import generate
 from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
-from sinkscope.policies.masking import Forward
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
-from sinkscope.tasks.task import seed_of
+from sinkscope.tasks.task import in_parts, seed_of
 
 DRAWS = 128
 
@@ -51,22 +51,18 @@ class Nats:
         values: Float64 on the CPU: −log p of each scored token.
         best: Bool, like values: whether the true token is the most likely one.
         forwards: forward passes of each row.
-        hidden_share, sinks_hit, strongest_hit, sink_removed: Float [B]: what the policy did (see Run), NaN where it never acted;
-            None without one.
+        account: Float [B] each: what the policy did, by the names of `Run`; NaN where it never acted. Empty without one.
     """
 
     values: Tensor
     best: Tensor
     forwards: int
-    hidden_share: Tensor | None = None
-    sinks_hit: Tensor | None = None
-    strongest_hit: Tensor | None = None
-    sink_removed: Tensor | None = None
+    account: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def account(self, row: int) -> dict[str, float]:
-        """What the policy did in a row; NaN without one, or where it never acted."""
-        values = {name: getattr(self, name) for name in ACCOUNT}
-        return {name: math.nan if value is None else float(value[row]) for name, value in values.items()}
+    def acted(self, rows: slice) -> dict[str, float]:
+        """What the policy did: means over some rows; NaN without one, or where it never acted."""
+        shares = {name: self.account[name][rows] for name in ACCOUNT if self.account}
+        return {name: float(shares[name].double().nanmean()) if shares else math.nan for name in ACCOUNT}
 
 
 def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
@@ -79,36 +75,29 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
-    acting = check_policy(
-        policy, model.shape.layers, ids.shape[1], "causal", model.shape.heads, model.has_learned_sinks
-    )
-    runtime = None
-    if acting is not None:
-        runtime = PolicyRuntime(acting, keys, True, given, None, ids.shape[1], model.words)
+    runtime = _runtime(model, ids, policy, keys, given)
     target = ids[:, given:]
-    if acting is None or _fixed(acting):
-        if runtime is not None:
-            rows = torch.arange(ids.shape[1] - 1, device=ids.device)[None]
-            # One forward holds prefill and steps, so what a rule leaves out are rows of it.
-            runtime.begin(Forward(tokens=ids[:, :-1], scored=rows >= given - 1, spared=rows < given))
-        context = model.context(policy=runtime)
-        logits = model.forward(ids[:, :-1], context, keep=ids.shape[1] - given)
-        if runtime is not None:
-            runtime.end()
-        return _counted(*_nats(logits, target), 1, runtime)
-    begin = min(max(given, 2 * _most(acting)), ids.shape[1] - 1)
-    engine = Engine(model, None, runtime)
-    cache = model.new_cache()
-    parts = []
-    if begin > given:
-        early = model.forward(ids[:, : begin - 1], keep=begin - given)
-        parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
-    for column in range(begin, ids.shape[1]):
-        logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
-        parts.append(_nats(logits, ids[:, column]))
-    engine.release()
-    values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-    return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
+    length = ids.shape[1]
+
+    def read(engine: Engine, end: int, keep: int) -> Tensor:
+        """Logits behind the last `keep` of the first `end` tokens, [B, keep, V]."""
+        return engine.forward(Request(ids, queries=slice(0, end), kind="read", keep=keep))
+
+    with Engine(model, None, runtime) as engine:
+        if runtime is None or _fixed(runtime.policy):
+            return _counted(*_nats(read(engine, length - 1, length - given), target), 1, runtime)
+        begin = min(max(given, 2 * _most(runtime.policy)), length - 1)
+        cache = model.new_cache()
+        parts = []
+        if begin > given:
+            with Engine(model) as plain:
+                early = read(plain, begin - 1, begin - given)
+            parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
+        for column in range(begin, length):
+            logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
+            parts.append(_nats(logits, ids[:, column]))
+        values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
+        return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
 
 def masked(
@@ -116,18 +105,44 @@ def masked(
 ) -> Nats:
     """Of every masked token, under a diffusion model: values [N], row by row.
 
+    A model with two modes (Nemotron-Labs-Diffusion) reads all of it both ways, as with `causal_context=False`.
+
     Args:
         ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
         keys: as for `causal`.
     """
-    engine = _engine(model, ids, policy, keys, given)
-    x = torch.where(where, engine.mask_id, ids)
-    twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
-    decoding = default_decoding(model.family)
-    if twice:
-        decoding.hidden(engine, x)
-    logits = decoding.predictions(engine, x, ~where, where)
-    return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
+    with _engine(model, ids, policy, keys, given) as engine:
+        x = torch.where(where, engine.mask_id, ids)
+        twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
+        decoding = default_decoding(model.family)
+        if twice:
+            decoding.hidden(engine, x)
+        logits = decoding.predictions(engine, x, ~where, where)
+        return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
+
+
+def masked_copies(
+    model: Model,
+    ids: Tensor,
+    where: Tensor,
+    given: int,
+    policy: Policy | None,
+    keys: Sequence[int],
+    rows: int,
+) -> Nats:
+    """`masked` of texts in several copies each, `rows` of which run beside each other: values [M], copy by copy.
+
+    Args:
+        ids: Long [N, S]. where: Bool [N, C, S], M of them masked. keys: N × C of them.
+    """
+    texts, copies, _ = where.shape
+    parts = []
+    for part in torch.split(torch.arange(texts * copies), rows):
+        of, masks = ids[(part // copies).to(ids.device)], where.flatten(0, 1)[part].to(ids.device)
+        parts.append(masked(model, of, masks, given, policy, [keys[number] for number in part]))
+    account = {name: torch.cat([part.account[name] for part in parts]) for name in parts[0].account}
+    values, best = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "best"))
+    return Nats(values, best, parts[0].forwards, account)
 
 
 def denoised(
@@ -145,7 +160,6 @@ def denoised(
             f"{model.source} writes block after block, so its loop has no order of a whole text; "
             "read it with masks: share=0.5, or share=None for the bound"
         )
-    engine = _engine(model, ids, policy, keys, given)
     rows, length = len(ids), ids.shape[1] - given
     decoding = decoding_from_options(model.family, _whole_answer(model, length))
     left = torch.zeros_like(ids, dtype=torch.bool)
@@ -153,35 +167,35 @@ def denoised(
     known = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
     best = torch.zeros(ids.shape, dtype=torch.bool)
-    for step in range(steps):
-        count = length // steps + (step < length % steps)
-        x = torch.where(left, engine.mask_id, ids)
-        logits = decoding.predictions(engine, x, known, left)
-        confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
-        confidence[left] = decoding.best(model, logits)[1]
-        chosen, _ = select(confidence, [count] * rows)
-        decided = chosen[left]
-        values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
-        left = left & ~chosen
-    engine.release()
-    return _counted(values[:, given:], best[:, given:], steps, engine.policy)
+    with _engine(model, ids, policy, keys, given) as engine:
+        for step in range(steps):
+            count = length // steps + (step < length % steps)
+            x = torch.where(left, engine.mask_id, ids)
+            logits = decoding.predictions(engine, x, known, left)
+            confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
+            confidence[left] = decoding.best(model, logits)[1]
+            chosen, _ = select(confidence, [count] * rows)
+            decided = chosen[left]
+            values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
+            left = left & ~chosen
+        return _counted(values[:, given:], best[:, given:], steps, engine.policy)
 
 
-def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], first: int) -> Engine:
+def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> Engine:
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    if model.spec.modes:
-        raise InputError(
-            f"{model.source} reads what stands before a block causally, so no forward reads a whole masked text as its loop "
-            "does; read the text with its causal mode (SOURCE@causal in a study, model.mode(causal=True) in Python)"
-        )
-    kind, shape = model.attention_kind, model.shape
-    acting = check_policy(policy, shape.layers, ids.shape[1], kind, shape.heads, model.has_learned_sinks)
-    runtime = None
-    if acting is not None:
-        runtime = PolicyRuntime(acting, keys, False, first, None, ids.shape[1], model.words)
-    return Engine(model, None, runtime)
+    return Engine(model, None, _runtime(model, ids, policy, keys, given))
+
+
+def _runtime(
+    model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int
+) -> PolicyRuntime | None:
+    kind, shape, columns = model.attention_kind, model.shape, ids.shape[1]
+    acting = check_policy(policy, shape.layers, columns, kind, shape.heads, model.has_learned_sinks)
+    if acting is None:
+        return None
+    return PolicyRuntime(acting, keys, kind == "causal", given, None, columns, model.words)
 
 
 def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,9 +206,7 @@ def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime | None) -> Nats:
-    if runtime is None:
-        return Nats(values, best, forwards)
-    return Nats(values, best, forwards, **runtime.shares())
+    return Nats(values, best, forwards, {} if runtime is None else runtime.shares())
 
 
 def _fixed(policy: Policy) -> bool:
@@ -230,18 +242,14 @@ class Likelihood:
         value: log-likelihood in nats, exact or a lower bound's estimate.
         greedy: whether greedy generation of the same length would write it; None: not asked for.
         error: Monte Carlo standard error of the estimate; None where the value is exact.
-        forwards: forward passes.
-        hidden_share, sinks_hit, strongest_hit, sink_removed: what the policy did; NaN without one, or where it never acted.
+        forwards: forward passes. account: what the policy did, as `Nats.acted` gives it.
     """
 
     value: float
     greedy: bool | None
-    error: float | None = None
-    forwards: int = 1
-    hidden_share: float = math.nan
-    sinks_hit: float = math.nan
-    strongest_hit: float = math.nan
-    sink_removed: float = math.nan
+    error: float | None
+    forwards: int
+    account: Mapping[str, float]
 
 
 def exact(
@@ -257,21 +265,28 @@ def exact(
             f"{model.source} is a {model.family} model, which has no exact log-likelihood; use `bound`"
         )
     pairs = [_fitted(model, pair) for pair in pairs]
-    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, (context, continuation) in enumerate(pairs):
-        by_shape[len(context), len(continuation)].append(number)
     likelihoods: dict[int, Likelihood] = {}
-    for (given, _), numbers in by_shape.items():
-        for start in range(0, len(numbers), rows):
-            part = numbers[start : start + rows]
+    for numbers in _alike(pairs):
+        for part in in_parts(numbers, rows):
             ids = torch.tensor([[*pairs[n][0], *pairs[n][1]] for n in part], device=model.device)
             # Random controls are keyed by the context, so that choices share them and batches do not matter.
             keys = [seed_of(repr(list(pairs[n][0]))) for n in part]
-            nats = causal(model, ids, given, policy, keys)
+            nats = causal(model, ids, len(pairs[part[0]][0]), policy, keys)
             for row, number in enumerate(part):
                 value, greedy = -float(nats.values[row].sum()), bool(nats.best[row].all())
-                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, **nats.account(row))
+                acted = nats.acted(slice(row, row + 1))
+                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, acted)
     return [likelihoods[number] for number in range(len(pairs))]
+
+
+def _alike(pairs: Sequence[Pair]) -> list[list[int]]:
+    """The numbers of pairs whose contexts are equally long, and whose continuations are."""
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (context, continuation) in enumerate(pairs):
+        if not context or not continuation:
+            raise InputError("a likelihood needs at least one token of context and one of continuation")
+        groups[len(context), len(continuation)].append(number)
+    return list(groups.values())
 
 
 def bound(
@@ -305,16 +320,11 @@ def bounds(
     if model.spec.causal:
         raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
     whole("draws", draws, 2)
-    by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, (context, continuation) in enumerate(pairs):
-        if not context or not continuation:
-            raise InputError("a bound needs at least one token of context and one of continuation")
-        by_shape[len(context), len(continuation)].append(number)
-    found: dict[int, Likelihood] = {}
-    for numbers in by_shape.values():
-        alike = [pairs[number] for number in numbers]
-        found |= dict(zip(numbers, _bounds(model, alike, policy, draws, seed, rows, greedy), strict=True))
-    return [found[number] for number in range(len(pairs))]
+    likelihoods: dict[int, Likelihood] = {}
+    for numbers in _alike(pairs):
+        of = _bounds(model, [pairs[number] for number in numbers], policy, draws, seed, rows, greedy)
+        likelihoods |= zip(numbers, of, strict=True)
+    return [likelihoods[number] for number in range(len(pairs))]
 
 
 def _bounds(
@@ -324,33 +334,19 @@ def _bounds(
     given, length = map(len, pairs[0])
     ids = torch.tensor([[*context, *continuation] for context, continuation in pairs], device=model.device)
     where = torch.zeros(len(pairs), draws, given + length, dtype=torch.bool)
-    for place, (context, _) in enumerate(pairs):
-        where[place, :, given:] = masks(context, length, draws, seed)
-    where = where.flatten(0, 1)
-    values = torch.zeros(len(where), dtype=torch.float64)
-    acted = torch.full((len(ACCOUNT), len(where)), math.nan, dtype=torch.float64)
-    forwards = 0
-    for start in range(0, len(where), rows):
-        copies = torch.arange(start, min(start + rows, len(where)))
-        part = where[copies]
-        # Random controls are keyed by the draw's number: all pairs, choices of one question among them, share them.
-        keys = (copies % draws).tolist()
-        texts = ids[(copies // draws).to(model.device)]
-        nats = masked(model, texts, part.to(model.device), given, policy, keys)
-        values.index_add_(0, copies[part.nonzero()[:, 0]], -nats.values)
-        forwards = nats.forwards
-        for place, name in enumerate(ACCOUNT):
-            share = getattr(nats, name)
-            if share is not None:
-                acted[place, copies] = share.double().cpu()
-    values *= length / where.sum(1).double()
+    where[:, :, given:] = torch.stack([masks(context, length, draws, seed) for context, _ in pairs])
+    # Random controls are keyed by the draw's number: all pairs, choices of one question among them, share them.
+    keys = [*range(draws)] * len(pairs)
+    nats = masked_copies(model, ids, where, given, policy, keys, rows)
+    copies = where.flatten(0, 1)
+    values = torch.zeros(len(copies), dtype=torch.float64).index_add_(0, copies.nonzero()[:, 0], -nats.values)
+    values *= length / copies.sum(1).double()
     for number, (context, continuation) in enumerate(pairs):
         own = slice(number * draws, (number + 1) * draws)
         each = values[own]
         written = _greedy(model, context, continuation, policy) if greedy else None
         error = float(each.std(correction=1)) / math.sqrt(draws)
-        account = dict(zip(ACCOUNT, acted[:, own].nanmean(1).tolist(), strict=True))
-        yield Likelihood(float(each.mean()), written, error, forwards * draws, **account)
+        yield Likelihood(float(each.mean()), written, error, nats.forwards * draws, nats.acted(own))
 
 
 def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Tensor:
@@ -395,8 +391,6 @@ def _ranks(order: Tensor) -> Tensor:
 def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
     """A context that is too long loses its beginning, as in lm-eval."""
     context, continuation = list(pair[0]), list(pair[1])
-    if not context or not continuation:
-        raise InputError("a log-likelihood needs at least one token of context and one of continuation")
     limit = model.shape.context
     if limit is not None and len(context) + len(continuation) > limit:
         if len(continuation) >= limit:

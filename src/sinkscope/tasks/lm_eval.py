@@ -27,12 +27,11 @@ from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.reuse import parse_reuse
-from sinkscope.reuse.acting import check_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.task import Document, Mark, Prompt, Task, Turn, cut, digest, seed_of
+from sinkscope.tasks.task import Document, Mark, Prompt, Task, Turn, cut, digest, in_parts, seed_of
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
@@ -75,7 +74,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def __init__(
         self,
-        pretrained: str,
+        pretrained: str = "",
         policy: str | None = None,
         device: str | None = None,
         dtype: str = "auto",
@@ -88,6 +87,10 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         **decoding: Any,
     ) -> None:
         super().__init__()
+        if not pretrained:
+            raise InputError(
+                "which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id"
+            )
         rule = parse_policy(str(policy or "none").replace(";", ","))
         approximate = parse_reuse(str(reuse or "none").replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)
@@ -105,7 +108,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, approximate, (seed,)
         )
         # Options that do not fit together are said now.
-        check_reuse(self.model, self.experiment.decoding, rule, None, approximate)
+        self.experiment.check_extras(self.model)
 
     # ---- text -------------------------------------------------------------------------------------
 
@@ -147,31 +150,27 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, cut before the first stop string; equally long prompts run together."""
         _refuse_code({request.task_name for request in requests})
-        groups: dict[tuple[str, int], list[int]] = defaultdict(list)
-        decodings: dict[str, Decoding] = {}
-        prompts: list[list[int]] = []
-        repeats: list[int] = []
+        groups: dict[tuple[Decoding, int], list[tuple[int, list[int], int]]] = defaultdict(list)
         asked: dict[int, int] = defaultdict(int)  # lm-eval repeats a request by listing it several times
         for number, request in enumerate(requests):
             context, wishes = request.args
-            repeats.append(asked[id(request)])
-            asked[id(request)] += 1
             decoding = self._decoding(wishes)
-            decodings[decoding.to_json()] = decoding
-            prompts.append(self._prompt(context, decoding.new_tokens))
-            groups[decoding.to_json(), len(prompts[-1])].append(number)
+            prompt, stream = (
+                self._prompt(context, decoding.new_tokens),
+                self.stream(context, asked[id(request)]),
+            )
+            asked[id(request)] += 1
+            groups[decoding, len(prompt)].append((number, prompt, stream))
         answers: dict[int, str] = {}
+        policy, extras = self.experiment.policy, self.experiment.extras
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="sinkscope generate_until")
-        for (name, columns), numbers in sorted(groups.items(), key=lambda entry: -entry[0][1]):
-            decoding = decodings[name]
-            rows = self._rows(columns + decoding.new_tokens)
-            for start in range(0, len(numbers), rows):
-                part = numbers[start : start + rows]
-                ids = torch.tensor([prompts[number] for number in part])
-                seeds = [self.stream(requests[number].args[0], repeats[number]) for number in part]
-                policy, reuse = self.experiment.policy, self.experiment.reuse
-                run = generate(self.model, ids, decoding, policy=policy, seed=seeds, reuse=reuse)
-                for row, number in enumerate(part):
+        for (decoding, columns), group in sorted(groups.items(), key=lambda entry: -entry[0][1]):
+            for part in in_parts(group, self._rows(columns + decoding.new_tokens)):
+                numbers, prompts, seeds = map(list, zip(*part, strict=True))
+                run = generate(
+                    self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, **extras
+                )
+                for row, number in enumerate(numbers):
                     answers[number] = self._text(run.answer(row), requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
                 bar.update(len(part))
@@ -212,10 +211,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:
         """The user's options first, then the task's wishes, then lm-eval's default length."""
         family, options = self.model.family, dict(self.options)
-        lengths = [
-            wishes[name] for name in ("max_gen_toks", "max_new_tokens", "max_tokens") if name in wishes
-        ]
-        options.setdefault("length", int(lengths[0]) if lengths else LENGTH)
+        lengths = (wishes.get(name) for name in ("max_gen_toks", "max_new_tokens", "max_tokens"))
+        options.setdefault("length", int(next(filter(None, lengths), LENGTH)))
         known = option_fields(family)
         if wishes.get("do_sample"):
             options.setdefault("temperature", float(wishes.get("temperature", 1.0)))
@@ -253,13 +250,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         values = []
         for request in requests:
             tokens = self.tok_encode(request.args[0], add_special_tokens=False)
-            windows = [
-                make_disjoint_window(window)
-                for window in get_rolling_token_windows(tokens, self.prefix_token_id, longest - 1, 1)
-            ]
-            parts = self._likelihoods(
-                [(context, continuation) for context, continuation in windows], disable_tqdm
-            )
+            windows = get_rolling_token_windows(tokens, self.prefix_token_id, longest - 1, 1)
+            parts = self._likelihoods([make_disjoint_window(window) for window in windows], disable_tqdm)
             values.append(float(sum(part.value for part in parts)))
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, values[-1])
         return values
@@ -270,8 +262,9 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             raise InputError(
                 f"reuse {self.experiment.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
             )
-        longest = max((len(context) + len(continuation) for context, continuation in pairs), default=1)
-        rows = self._rows(longest)
+        rows = self._rows(
+            max((len(context) + len(continuation) for context, continuation in pairs), default=1)
+        )
         if self.model.spec.causal:
             return exact(self.model, pairs, policy, rows)
         likelihoods = [
@@ -296,51 +289,39 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def get_model_info(self) -> dict[str, Any]:
         """Goes into lm-eval's results, under `config`."""
-        info: dict[str, Any] = {"sinkscope": self.identity()}
         if self.model.spec.causal:
-            info["sinkscope_likelihood"] = "exact"
-        else:
-            about: dict[str, Any] = {"what": NOT_COMPARABLE, "draws": self.draws, "values": len(self.errors)}
-            if self.errors:
-                ordered = sorted(self.errors)
-                about |= {"error_median": ordered[len(ordered) // 2], "error_largest": ordered[-1]}
-            info["sinkscope_likelihood"] = about
-        return info
+            return {"sinkscope": self.identity(), "sinkscope_likelihood": "exact"}
+        about: dict[str, Any] = {"what": NOT_COMPARABLE, "draws": self.draws, "values": len(self.errors)}
+        if self.errors:
+            ordered = sorted(self.errors)
+            about |= {"error_median": ordered[len(ordered) // 2], "error_largest": ordered[-1]}
+        return {"sinkscope": self.identity(), "sinkscope_likelihood": about}
 
     def set_cache_hook(self, cache_hook: Any) -> None:
         """lm-eval's response cache (--use_cache) is keyed by the request alone, so that a masked run would get the unmasked
         run's answers. Its store is made to keep the answers of each identity apart, whatever else is in the file.
         """
         if cache_hook.dbdict is not None:
-            scope_cache(cache_hook.dbdict, digest(self.identity()), self.experiment.decoding.draws)
+            # lm-eval hands out the store and not whoever reads it, so the object itself must learn this.
+            store, random = cache_hook.dbdict, self.experiment.decoding.draws
+            store.__class__ = _scoped(type(store), digest(self.identity()), random)
         super().set_cache_hook(cache_hook)
 
 
-def scope_cache(store: Any, scope: str, random: bool) -> None:
-    """From now on the store sees only keys of one scope, and nothing at all where answers are drawn at random.
+def _scoped(store: Any, scope: str, random: bool) -> Any:
+    """The class of a store that sees only keys of one scope, and none at all where answers are drawn at random."""
 
-    lm-eval hands out the store and not whoever reads it, so the object itself must learn this.
-    """
-    kind = type(store)
+    class Scoped(store):  # type: ignore[misc]
+        def __contains__(self, key: str) -> bool:
+            return not random and super().__contains__(f"{scope}:{key}")
 
-    def contains(self: Any, key: Any) -> bool:
-        return not random and bool(kind.__contains__(self, f"{scope}:{key}"))
+        def __getitem__(self, key: str) -> Any:
+            return super().__getitem__(f"{scope}:{key}")
 
-    def get(self: Any, key: Any) -> Any:
-        return kind.__getitem__(self, f"{scope}:{key}")
+        def __setitem__(self, key: str, value: Any) -> None:
+            super().__setitem__(f"{scope}:{key}", value)
 
-    def put(self: Any, key: Any, value: Any) -> None:
-        kind.__setitem__(self, f"{scope}:{key}", value)
-
-    scoped = type(
-        f"Scoped{kind.__name__}", (kind,), {"__contains__": contains, "__getitem__": get, "__setitem__": put}
-    )
-    try:
-        store.__class__ = scoped
-    except TypeError as error:
-        raise InputError(
-            "lm-eval's response cache cannot be kept apart by model and policy here: run without --use_cache"
-        ) from error
+    return Scoped
 
 
 def _refuse_code(names: set[str | None]) -> None:

@@ -16,14 +16,13 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sinkscope.base.errors import InputError
-from sinkscope.tasks.sources import json_lines, modified, text_of
+from sinkscope.tasks.sources import from_file, json_lines, text_of
 from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, Turn
 
 FIELDS = 'give JSON lines such as {"question": "…", "answer": "…"}'
@@ -43,7 +42,7 @@ class OwnTask(Task):
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first questions, or all."""
-        return _questions(self.data, modified(self.data))[:limit]
+        return _questions(self.data)[:limit]
 
     def prompt(self, document: Document) -> Prompt:
         """The question."""
@@ -88,10 +87,9 @@ def task(name: str, scheme: str | None = None, family: str | None = None) -> Tas
     return OwnTask(label, only_scheme(label, "own", scheme, family, None), path.resolve(), content)
 
 
-@lru_cache(maxsize=8)
-def _questions(path: Path, _modified: int) -> tuple[Document, ...]:
-    documents: dict[str, Document] = {}
-    for where, row in json_lines(text_of(path, FIELDS), path):
+@from_file
+def _questions(path: Path) -> Iterator[tuple[str, Document]]:
+    for number, (where, row) in enumerate(json_lines(text_of(path, FIELDS), path)):
         if "tests" in row:
             raise InputError(
                 f"{where}: tests are not run for a file of one's own: the tasks humaneval and small_code run programs, and so "
@@ -102,8 +100,4 @@ def _questions(path: Path, _modified: int) -> tuple[Document, ...]:
             answer = json.dumps(answer)
         if not all(isinstance(part, str) and part.strip() for part in (question, answer)):
             raise InputError(f"{where}: expected question and answer, both texts: {FIELDS}")
-        name = str(row.get("id", len(documents)))
-        if name in documents:
-            raise InputError(f"{where}: the id {name!r} is there twice: give each question one of its own")
-        documents[name] = Document(name, str(question), str(answer))
-    return tuple(documents.values())
+        yield where, Document(str(row.get("id", number)), str(question), str(answer))

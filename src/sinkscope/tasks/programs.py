@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sinkscope.tasks import sandbox
 from sinkscope.tasks.bounded import BoundedResult
-from sinkscope.tasks.task import Mark
+from sinkscope.tasks.task import Document, Mark, Task
 
 
-def grade_programs(
-    programs: Sequence[tuple[BoundedResult, str]],
-    entry_points: Sequence[str],
-    timeout: float,
-    kind: str = "auto",
-    workers: int | None = None,
-) -> list[Mark]:
-    """The marks on (program as it was read from an answer, its tests); an answer without a program is wrong.
+@dataclass(frozen=True, kw_only=True)
+class CodeTask(Task):
+    """A task whose answers are programs, which the document's tests judge in the sandbox."""
 
-    Args:
-        entry_points: the function that is tested, for each program: no other name of a program replaces a builtin or a module
-            of the standard library in its tests.
-        timeout: seconds for one program. kind: of the sandbox. workers: programs at a time; None: by the cores.
-    """
-    jobs = [
-        None if reading.value is None else sandbox.Program(reading.value, tests, "solution", (name,))
-        for (reading, tests), name in zip(programs, entry_points, strict=True)
-    ]
-    ran = sandbox.run_many([job for job in jobs if job is not None], timeout, sandbox=kind, workers=workers)
-    results = iter(ran)
-    marks = []
-    for job, (reading, _) in zip(jobs, programs, strict=True):
-        if job is None:
-            marks.append(Mark(False, "", f"the answer {reading.error}"))
-        else:
-            result = next(results)
-            marks.append(Mark(result.passed, job.source, result.reason, result.rung))
-    return marks
+    runs_code: bool = True
+    sandbox: str = "auto"
+
+    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
+        """The sources that are run before the tests; an answer that cannot be read has none."""
+        raise NotImplementedError
+
+    def tests(self, document: Document) -> tuple[str, str]:
+        """The tests, and the function that they are of: no other name of a program replaces a builtin or a module of the
+        standard library in them.
+        """
+        raise NotImplementedError
+
+    def grade(self, document: Document, output: str) -> Mark:
+        """Right when the program passes the document's tests."""
+        return self.grade_many([(document, output)])[0]
+
+    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+        """`grade` for each pair, `workers` programs at a time (None: by the cores)."""
+        jobs: dict[int, sandbox.Program] = {}
+        marks = {}
+        for number, (reading, (document, _)) in enumerate(zip(self.programs(pairs), pairs, strict=True)):
+            if reading.value is None:
+                marks[number] = Mark(False, "", f"the answer {reading.error}")
+            else:
+                tests, function = self.tests(document)
+                jobs[number] = sandbox.Program(reading.value, tests, "solution", (function,))
+        seconds = self.scheme.timeout
+        results = sandbox.run_many(list(jobs.values()), seconds, sandbox=self.sandbox, workers=workers)
+        for (number, job), result in zip(jobs.items(), results, strict=True):
+            marks[number] = Mark(result.passed, job.source, result.reason, result.rung)
+        return [marks[number] for number in range(len(pairs))]

@@ -15,19 +15,15 @@ import torch
 
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
-from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks import likelihood
 from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.task import Document, Task, fingerprint, seed_of
+from sinkscope.tasks.task import Document, Task, in_parts, seed_of
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item, Items
-
-PART, PART_ON_GPU = 16, 512
-"""Documents that are read before their records are written. Short ones of equal length run together: a GPU wants many."""
 
 
 class ReadTask(Task):
@@ -48,7 +44,7 @@ class ReadText:
         nll: nats per token: the mean over its scored tokens (masked copies count alike, whatever their number of masks).
         values: of each scored token; columns: where it stands in the text, start token 0. Copies stand behind each other.
         tokens: how many of the text were read. forwards: forward passes.
-        account: what the policy did, by the names of `Run`; None without one, or where it never acted.
+        account: what the policy did, by the names of `Run`; NaN without one, or where it never acted.
     """
 
     nll: float
@@ -56,7 +52,7 @@ class ReadText:
     columns: tuple[int, ...]
     tokens: int
     forwards: int
-    account: dict[str, float | None]
+    account: Mapping[str, float]
 
 
 def read_texts(
@@ -81,24 +77,44 @@ def read_texts(
         if len(tokens) < 2:
             raise InputError(f"the text {name} has no token behind its start: give a longer one")
         by_length[min(len(tokens), reading.length)].append(name)
-    found: dict[str, ReadText] = {}
+    read: dict[str, ReadText] = {}
     for length, names in by_length.items():
+        given = length - min(reading.targets, length - 1)
         copies = reading.masks if isinstance(reading, MaskedReading) else 1
-        rows = max(1, rows_at_once(model, length, batch_size) // copies)
-        for start in range(0, len(names), rows):
-            part = names[start : start + rows]
+        together = rows_at_once(model, length, batch_size)
+        for part in in_parts(names, max(1, together // copies)):
             ids = torch.tensor([list(texts[name][:length]) for name in part], device=model.device)
-            given = length - min(reading.targets, length - 1)
-            own = [keys[name] for name in part]
+            seeds = [keys[name] for name in part]
+            where = torch.zeros(len(part), copies, length, dtype=torch.bool)
+            where[:, :, given:] = True
             if isinstance(reading, MaskedReading):
-                found |= _masked(model, ids, given, part, reading, policy, own, batch_size)
+                masks = [likelihood.text_masks(name, length - given, copies, reading.share) for name in part]
+                where[:, :, given:] = torch.stack(masks)
+                seeds = [seed_of(f"{seed}/{copy}") for seed in seeds for copy in range(copies)]
+                nats = likelihood.masked_copies(model, ids, where, given, policy, seeds, together)
             elif isinstance(reading, DenoisingReading):
                 steps = min(reading.steps, length - given)
-                nats = likelihood.denoised(model, ids, given, steps, policy, own)
-                found |= _plain(nats, part, given, length)
+                nats = likelihood.denoised(model, ids, given, steps, policy, seeds)
             else:
-                found |= _plain(likelihood.causal(model, ids, given, policy, own), part, given, length)
-    return found
+                nats = likelihood.causal(model, ids, given, policy, seeds)
+            read |= zip(part, _texts(nats, where), strict=True)
+    return read
+
+
+def _texts(nats: likelihood.Nats, where: torch.Tensor) -> Iterator[ReadText]:
+    """What was read of each text; where: Bool [text, copy, column]: the scored tokens, whose values are in this order."""
+    copies = where.shape[1]
+    values = iter(torch.split(nats.values.flatten(), where.sum(2).flatten().tolist()))
+    for number, columns in enumerate(where):
+        each = [next(values).tolist() for _ in range(copies)]
+        yield ReadText(
+            math.fsum(math.fsum(copy) / len(copy) for copy in each) / copies,
+            tuple(value for copy in each for value in copy),
+            tuple(columns.nonzero()[:, 1].tolist()),
+            where.shape[2],
+            nats.forwards * copies,
+            nats.acted(slice(number * copies, (number + 1) * copies)),
+        )
 
 
 def check_reading(model: Model, reading: object) -> None:
@@ -114,85 +130,13 @@ def check_reading(model: Model, reading: object) -> None:
         )
 
 
-def _plain(nats: likelihood.Nats, names: Sequence[str], given: int, length: int) -> dict[str, ReadText]:
-    found = {}
-    for row, (name, values) in enumerate(zip(names, nats.values, strict=True)):
-        acted = {share: _known(getattr(nats, share), [row]) for share in ACCOUNT}
-        columns = tuple(range(given, length))
-        nll, each = float(values.mean()), tuple(values.tolist())
-        found[name] = ReadText(nll, each, columns, length, nats.forwards, acted)
-    return found
-
-
-def _masked(
-    model: Model,
-    ids: torch.Tensor,
-    given: int,
-    names: Sequence[str],
-    reading: MaskedReading,
-    policy: Policy | None,
-    keys: Sequence[int],
-    batch_size: BatchSize,
-) -> dict[str, ReadText]:
-    """Every text in several masked copies, which run beside each other."""
-    from sinkscope.tasks.answer import rows_at_once
-
-    length = ids.shape[1]
-    copies = [
-        (place, copy, where)
-        for place, name in enumerate(names)
-        for copy, where in enumerate(
-            likelihood.text_masks(name, length - given, reading.masks, reading.share)
-        )
-    ]
-    rows = rows_at_once(model, length, batch_size)
-    values: dict[tuple[int, int], list[float]] = {}
-    numbers: dict[str, list[torch.Tensor]] = {name: [] for name in ACCOUNT}
-    forwards = 0
-    for start in range(0, len(copies), rows):
-        part = copies[start : start + rows]
-        where = torch.zeros(len(part), length, dtype=torch.bool, device=ids.device)
-        where[:, given:] = torch.stack([masks for _, _, masks in part]).to(ids.device)
-        own = [seed_of(f"{keys[place]}/{copy}") for place, copy, _ in part]
-        nats = likelihood.masked(model, ids[[place for place, _, _ in part]], where, given, policy, own)
-        forwards = nats.forwards
-        for (place, copy, _), one in zip(part, torch.split(nats.values, where.sum(1).tolist()), strict=True):
-            values[place, copy] = one.tolist()
-        for name, parts in numbers.items():
-            share = getattr(nats, name)
-            parts += [] if share is None else [share]
-    shares = {name: torch.cat(parts) if parts else None for name, parts in numbers.items()}
-    found = {}
-    for place, name in enumerate(names):
-        mine = [number for number, (owner, _, _) in enumerate(copies) if owner == place]
-        each = [values[place, copy] for copy in range(reading.masks)]
-        found[name] = ReadText(
-            math.fsum(math.fsum(one) / len(one) for one in each) / len(each),
-            tuple(value for one in each for value in one),
-            tuple(given + int(column) for number in mine for column in copies[number][2].nonzero()[:, 0]),
-            length,
-            forwards * reading.masks,
-            {name: _known(share, mine) for name, share in shares.items()},
-        )
-    return found
-
-
-def _known(values: torch.Tensor | None, rows: Sequence[int]) -> float | None:
-    """The mean of a policy's number over some rows; None when it never acted."""
-    if values is None or bool(values[list(rows)].isnan().all()):
-        return None
-    return float(values[list(rows)].double().nanmean())
-
-
 # ---- records -------------------------------------------------------------------------------------
 
 
 def text_ids(model: Model, text: str) -> list[int]:
     """Token ids of a text behind the model's start token."""
-    ids, start = (
-        list(_tokenizer(model)(text, add_special_tokens=False, verbose=False).input_ids),
-        start_token(model),
-    )
+    ids = list(_tokenizer(model)(text, add_special_tokens=False, verbose=False).input_ids)
+    start = start_token(model)
     return ids if start is None else [start, *ids]
 
 
@@ -217,30 +161,27 @@ def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int
     return before, whole[len(before) :]
 
 
-def record_of(item: Item, output: str, forwards: int, hidden: float | None, **more: Any) -> Generation:
-    """The record of one document; numbers are rounded, because their last bits depend on the batch."""
-    return Generation(
-        document=item.document.id,
-        index=item.index,
-        seed=item.seed,
-        prompt="",
-        output=output,
-        steps=forwards,
-        forwards=forwards,
-        hidden=rounded(hidden),
-        more={"fingerprint": fingerprint(item.document), "stream": item.stream, **more},
-    )
+def record_of(
+    item: Item,
+    output: str,
+    forwards: int,
+    tokens: int,
+    policy: Policy | None,
+    acted: Mapping[str, float],
+    **more: Any,
+) -> Generation:
+    """The record of one document, of which so many tokens were read; acted: what the policy did."""
+    shares = {name: rounded(share) for name, share in acted.items()}
+    hidden = shares.pop("hidden_share")
+    shares["key_share"] = None if policy is None else policy.key_share(tokens)
+    facts = {**item.facts, **more, "prompt_tokens": tokens, **shares}
+    name, index, seed = item.document.id, item.index, item.seed
+    return Generation(name, index, seed, "", output, forwards, forwards, hidden, facts)
 
 
-def rounded(value: float | None) -> float | None:
-    """Five digits behind the point; None for NaN."""
-    return None if value is None or math.isnan(value) else round(value, 5)
-
-
-def in_parts(items: Sequence[Item], device: torch.device) -> Iterator[Sequence[Item]]:
-    """The items, some at a time."""
-    size = PART_ON_GPU if device.type == "cuda" else PART
-    yield from (items[start : start + size] for start in range(0, len(items), size))
+def rounded(value: float) -> float | None:
+    """Five digits behind the point, because the last bits depend on the batch; None for NaN."""
+    return None if math.isnan(value) else round(value, 5)
 
 
 def texts_of(model: Model, documents: Sequence[Document]) -> dict[str, list[int]]:

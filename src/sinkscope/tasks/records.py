@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Generic, Literal, NotRequired, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
@@ -41,17 +41,7 @@ ANSWER_AGAIN = (
 GRADE_AGAIN = "grades follow from the answers, which are safe: remove the file, and `sinkscope evaluate --grade` makes it again"
 
 
-class _Row(Protocol):
-    """A row of a file: a frozen dataclass, known by its document and seed."""
-
-    @property
-    def document(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def index(self) -> int: ...
+Key = tuple[str, int]
 
 
 class Measured(TypedDict, total=False):
@@ -99,6 +89,11 @@ class Generation:
     def __post_init__(self) -> None:
         whole("index", self.index, 0)
 
+    @property
+    def key(self) -> Key:
+        """Document and seed, by which an answer is known."""
+        return (self.document, self.seed)
+
 
 @dataclass(frozen=True)
 class Grade:
@@ -111,6 +106,12 @@ class Grade:
     extracted: str
     reason: str = ""
     sandbox: str = ""  # the rung that its program ran on; "" where none ran
+    broke: bool = False  # the task's grading failed on it; the reason says how
+
+    @property
+    def key(self) -> Key:
+        """The key of its answer."""
+        return (self.document, self.seed)
 
 
 class _ModelSettings(TypedDict):
@@ -124,6 +125,10 @@ class _SchemeSettings(TypedDict, total=False):
     name: str
 
 
+class _DecodingSettings(TypedDict):
+    kind: str
+
+
 class TaskSettings(TypedDict):
     """The task in settings.json; one's own may say more, or less."""
 
@@ -132,10 +137,6 @@ class TaskSettings(TypedDict):
     scheme: NotRequired[_SchemeSettings | None]
     measure: NotRequired[Literal["accuracy", "nll"]]
     data: NotRequired[str]
-
-
-class _DecodingSettings(TypedDict):
-    kind: str
 
 
 class RunSettings(TypedDict):
@@ -148,7 +149,7 @@ class RunSettings(TypedDict):
     reuse: NotRequired[Any]
 
 
-RowType = TypeVar("RowType", bound=_Row)
+RowType = TypeVar("RowType", Generation, Grade)
 
 
 class Log(Generic[RowType]):
@@ -160,9 +161,10 @@ class Log(Generic[RowType]):
 
     def __init__(self, path: Path, kind: type[RowType], advice: str) -> None:
         self.path = path
-        self._kind, self._advice = kind, advice
+        self._kind: type[RowType] = kind
+        self._advice = advice
         self._descriptor: int | None = None
-        self._rows: dict[tuple[str, int], RowType] | None = None
+        self._rows: dict[Key, RowType] | None = None
 
     def open(self) -> None:
         """Open for writing: drop a line that was cut short, and remember what is there. A link is refused, not followed."""
@@ -184,11 +186,12 @@ class Log(Generic[RowType]):
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __contains__(self, key: tuple[str, int]) -> bool:
+    def __contains__(self, key: Key) -> bool:
         """True when (document, seed) is done."""
-        return key in self._known()
+        return key in self._known
 
-    def _known(self) -> dict[tuple[str, int], RowType]:
+    @property
+    def _known(self) -> dict[Key, RowType]:
         if self._rows is None:
             self._rows = self._read()
         return self._rows
@@ -200,8 +203,8 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        batch, known = list(rows), self._known()
-        keys = [(row.document, row.seed) for row in batch]
+        batch, known = list(rows), self._known
+        keys = [row.key for row in batch]
         if len(set(keys)) < len(keys) or any(key in known for key in keys):
             double = next(key for key in keys if keys.count(key) > 1 or key in known)
             raise InputError(
@@ -234,20 +237,20 @@ class Log(Generic[RowType]):
 
     def __iter__(self) -> Iterator[RowType]:
         """All complete rows in the order of documents and seeds, whatever the order of writing."""
-        return iter(sorted(self._known().values(), key=lambda row: (row.index, row.seed)))
+        return iter(sorted(self._known.values(), key=lambda row: (row.index, row.seed)))
 
-    def _read(self) -> dict[tuple[str, int], RowType]:
+    def _read(self) -> dict[Key, RowType]:
         """The complete rows of the file; what follows the last newline was cut short."""
         if not self.path.exists():
             return {}
-        rows: dict[tuple[str, int], RowType] = {}
+        rows: dict[Key, RowType] = {}
         damaged: dict[int, str] = {}
         with reading(self.path, self._advice):
             lines = plain_bytes(self.path).split(b"\n")[:-1]
         for number, line in enumerate(lines, 1):
             try:
                 row = fit(self._kind, json.loads(line.decode()))
-                if rows.setdefault((row.document, row.seed), row) != row:
+                if rows.setdefault(row.key, row) != row:
                     raise MisfitError(f"it contradicts another line about {row.document}, seed {row.seed}")
             except (ValueError, RecursionError) as error:
                 damaged[number] = one_line(error)
@@ -259,7 +262,7 @@ class Log(Generic[RowType]):
         return rows
 
 
-class RunFolder:
+class RunFolder(AbstractContextManager["RunFolder"]):
     """One evaluation's folder.
 
     Use `with RunFolder.write(path, settings) as run`, or `RunFolder.read(path)`.
@@ -323,12 +326,7 @@ class RunFolder:
             self._lock.release()
             self._lock = None
 
-    def __enter__(self) -> RunFolder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -41,9 +41,19 @@ REGISTERED: Registry[Task] = Registry("task", "sinkscope.tasks", _name_of)
 """Tasks of other packages."""
 
 
+def base_and_scheme(name: str) -> tuple[str, str]:
+    """A task's own name and its scheme, "" for the default one.
+
+    >>> base_and_scheme("gsm8k:zero-shot")
+    ('gsm8k', 'zero-shot')
+    """
+    base, _, scheme = name.partition(":")
+    return base, scheme
+
+
 def is_file(name: str) -> bool:
     """Whether a task's name is that of a file of one's own; a scheme may stand behind it."""
-    return name.partition(":")[0].endswith((".jsonl", ".jsonl.gz"))
+    return base_and_scheme(name)[0].endswith((".jsonl", ".jsonl.gz"))
 
 
 def names() -> list[str]:
@@ -61,7 +71,7 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
     >>> get("gsm8k:dream-instruct").scheme.family
     'dream'
     """
-    base, _, scheme = name.partition(":")
+    base, scheme = base_and_scheme(name)
     made: Task
     if is_file(name):
         from sinkscope.tasks import own

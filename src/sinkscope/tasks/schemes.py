@@ -35,8 +35,7 @@ def choose(
 ) -> Scheme:
     """The scheme called `scheme`, else the family's default; with neither, an error that lists them.
 
-    A scheme made for another family is allowed (comparing wordings is a fair question); its decoding then
-    does not apply.
+    A scheme made for another family is allowed (comparing wordings is a fair question); its decoding then does not apply.
     """
     known = {item.name: item for item in schemes}
     if family is not None and family not in defaults:

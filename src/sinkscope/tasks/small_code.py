@@ -1,5 +1,4 @@
-"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by
-hidden tests.
+"""Generated programming exercises: a signature and a docstring, to be completed with a short body, graded by hidden tests.
 
 They stand in for HumanEval where a small model must be able to learn the task: one or a few lines, within 64
 tokens for question and answer each with a small tokenizer.
@@ -23,16 +22,11 @@ from typing import Any
 
 from sinkscope.tasks.bounded import BoundedResult
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
-from sinkscope.tasks.programs import grade_programs
-from sinkscope.tasks.small_code_parts import FAMILIES
-from sinkscope.tasks.task import Document, Mark, cut
+from sinkscope.tasks.programs import CodeTask
+from sinkscope.tasks.small_code_parts import FAMILIES, data
+from sinkscope.tasks.task import Document, cut
 
 VERSION = "small_code/1"  # changing any text, code or test changes scores: count up
-
-NAMES = (
-    "solve", "compute", "apply", "work", "answer", "result", "process", "handle", "build", "make", "find", "get", "run",
-    "check", "pick",
-)  # fmt: skip
 
 
 def draft(rng: Random) -> Draft:
@@ -41,13 +35,13 @@ def draft(rng: Random) -> Draft:
     while len(set(map(repr, results))) < 2:  # a function that always answers the same is no exercise
         function = rng.choice(FAMILIES)(rng)
         results = function.results()
-    name = rng.choice(NAMES)
+    name = rng.choice(data()["names"])
     head = f'def {name}({", ".join(function.arguments)}):\n    """{function.docstring}"""'
     tests = [
         f"assert {name}({', '.join(map(repr, given))}) == {result!r}"
         for given, result in zip(function.inputs, results, strict=True)
     ]
-    return Draft(function.key, head, function.body, {"skeleton": function.key, "tests": "\n".join(tests)})
+    return Draft(function.key, head, function.body, {"tests": "\n".join(tests)})
 
 
 def program(document: Document, output: str) -> str:
@@ -59,27 +53,21 @@ def program(document: Document, output: str) -> str:
 
 
 @dataclass(frozen=True)
-class SmallCode(GeneratedTask):
+class SmallCode(GeneratedTask, CodeTask):
     """The task."""
 
     name: str = "small_code"
-    runs_code: bool = True
-    sandbox: str = "auto"
     version = VERSION
     draft = staticmethod(draft)
 
-    def grade(self, document: Document, output: str) -> Mark:
-        """Right when the completed function passes all tests."""
-        return self.grade_many([(document, output)])[0]
+    def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
+        """The functions that the answers complete."""
+        until = self.scheme.until
+        return [BoundedResult(program(document, cut(output, until))) for document, output in pairs]
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
-        """`grade` for each pair, `workers` programs at a time."""
-        programs = [
-            (BoundedResult(program(document, cut(output, self.scheme.until))), document.extra["tests"])
-            for document, output in pairs
-        ]
-        entry_points = [document.question.removeprefix("def ").partition("(")[0] for document, _ in pairs]
-        return grade_programs(programs, entry_points, self.scheme.timeout, self.sandbox, workers)
+    def tests(self, document: Document) -> tuple[str, str]:
+        """The document's tests, and its function."""
+        return document.extra["tests"], document.question.removeprefix("def ").partition("(")[0]
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> SmallCode:

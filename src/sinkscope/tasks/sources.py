@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -14,6 +15,7 @@ from typing import Any
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import one_line
+from sinkscope.tasks.task import Document
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,43 @@ def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
     if data is None:
         return _from_hub(hub)
     path = Path(data).expanduser()
-    return [dict(row) for row in _read_file(path, modified(path), hub)]
+    rows = []
+    for where, row in json_lines(text_of(path, f"give {hub.file}"), path):
+        if missing := [name for name in hub.fields if name not in row]:
+            raise InputError(f"{where}: {', '.join(missing)} is missing: expected {', '.join(hub.fields)}")
+        rows.append(row)
+    return rows
 
 
-def modified(path: Path) -> int:
-    """When a file was changed, by which what was read of it is remembered; 0: there is none."""
-    return path.stat().st_mtime_ns if path.is_file() else 0
+def own_file(data: str | Path | None, instead: str) -> Path | None:
+    """The file of documents that somebody names; it must be there. `instead`: what to give, for messages."""
+    path = None if data is None else Path(data).expanduser()
+    if path is not None and not path.is_file():
+        raise InputError(f"no file at {path}: {instead}")
+    return path
+
+
+Reader = Callable[[Path], Iterable[tuple[str, Document]]]
+
+
+def from_file(read: Reader) -> Callable[[Path], tuple[Document, ...]]:
+    """A reader of files that gives where each document stands, as one that remembers them while the file does not change.
+
+    Two documents with one id are refused, and a file without any.
+    """
+
+    @lru_cache(maxsize=8)
+    def remembered(path: Path, _modified: int) -> tuple[Document, ...]:
+        documents: dict[str, Document] = {}
+        for where, document in read(path):
+            if document.id in documents:
+                raise InputError(f"{where}: the id {document.id!r} is there twice: give each one of its own")
+            documents[document.id] = document
+        if not documents:
+            raise InputError(f"{path} holds no questions")
+        return tuple(documents.values())
+
+    return lambda path: remembered(path, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 def text_of(path: Path, instead: str) -> str:
@@ -84,14 +117,12 @@ def shipped_rows(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@lru_cache(maxsize=8)
-def _read_file(path: Path, _modified: int, hub: HubData) -> tuple[dict[str, Any], ...]:
-    rows = []
-    for where, row in json_lines(text_of(path, f"give {hub.file}"), path):
-        if missing := [name for name in hub.fields if name not in row]:
-            raise InputError(f"{where}: {', '.join(missing)} is missing: expected {', '.join(hub.fields)}")
-        rows.append(row)
-    return tuple(rows)
+def shipped_words(name: str) -> dict[str, Any]:
+    """The words that a generated task is made of: a TOML file of this package, in which a text is a list of words."""
+    table = tomllib.loads(
+        files("sinkscope.tasks").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
+    )
+    return {name: value.split() if isinstance(value, str) else value for name, value in table.items()}
 
 
 def _from_hub(hub: HubData) -> list[dict[str, Any]]:

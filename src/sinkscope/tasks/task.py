@@ -1,9 +1,8 @@
 """A task: documents, a prompt for each, and a grade for each answer.
 
 A new task is a file with a frozen dataclass that derives from `Task`, and one registration (a line in `registry.py`,
-`ss.register`, or an entry point). Everything that can change a score (wording, examples, stop strings, extraction,
-decoding) is data in a `Scheme`, which has a name and is printed with the result: scores in the field differ by ten
-points on such details.
+`ss.register`, or an entry point). Everything that can change a score (wording, examples, stop strings, extraction, decoding) is
+data in a `Scheme`, which has a name and is printed with the result: scores in the field differ by ten points on such details.
 """
 
 from __future__ import annotations
@@ -12,7 +11,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+Item = TypeVar("Item")
 
 ACCURACY, NATS = "accuracy", "nll"
 """What a task measures: the share of right answers, or nats per token. Its settings name the second as `measure`."""
@@ -67,6 +68,7 @@ class Mark:
     extracted: str  # the answer or program that was found in the output
     reason: str = ""  # for a program: why it failed
     sandbox: str = ""  # for a program: the rung that it ran on ("bubblewrap", "landlock", "none")
+    broke: bool = False  # the task's grading failed on it
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,11 @@ class Task(Protocol):
         """Documents, wording and grading as JSON data: part of a run's identity, beside the decoding."""
         version = getattr(self, "version", f"{self.name}/1")
         return {"task": self.name, "version": version, "scheme": scheme_settings(self.scheme)}
+
+
+def in_parts(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
+    """The items in their order, `size` at a time."""
+    return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 def cut(text: str, until: Sequence[str]) -> str:

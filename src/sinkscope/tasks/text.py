@@ -9,7 +9,7 @@ The passages that ship (data/passages.jsonl.gz; the file's first line says where
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +19,9 @@ from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.reading import ReadTask, read_texts, record_of, rounded, texts_of
+from sinkscope.tasks.reading import ReadTask, read_texts, record_of, texts_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.sources import json_lines, modified, shipped_rows, text_of
+from sinkscope.tasks.sources import from_file, json_lines, own_file, shipped_rows, text_of
 from sinkscope.tasks.task import NATS, Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class TextTask(ReadTask):
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
         """The first passages, or all."""
-        read = shipped() if self.data is None else read_passages(self.data, modified(self.data))
-        return read if limit is None else read[:limit]
+        return (shipped() if self.data is None else read_passages(self.data))[:limit]
 
     def prompt(self, document: Document) -> Prompt:
         """The first words of a passage, for a model to go on with."""
@@ -73,17 +72,11 @@ class TextTask(ReadTask):
         for item in items:
             one = found[item.document.id]
             numbers = {
-                "nll": round(one.nll, 6),
-                "tokens": len(one.values),
-                "nats": [round(value, 5) for value in one.values],
-                "columns": list(one.columns),
-                "prompt_tokens": one.tokens,
-                **{name: rounded(share) for name, share in one.account.items() if name != "hidden_share"},
-                "key_share": None if policy is None else policy.key_share(one.tokens),
-                "vocabulary": model.shape.vocabulary,
-            }
+                "nll": round(one.nll, 6), "tokens": len(one.values), "nats": [round(value, 5) for value in one.values],
+                "columns": list(one.columns), "vocabulary": model.shape.vocabulary,
+            }  # fmt: skip
             output = f"{one.nll:.6f} nats per token"
-            records.append(record_of(item, output, one.forwards, one.account["hidden_share"], **numbers))
+            records.append(record_of(item, output, one.forwards, one.tokens, policy, one.account, **numbers))
         return records
 
 
@@ -91,11 +84,9 @@ def task(scheme: str | None = None, family: str | None = None, data: Any = None)
     """The task for models of a family."""
     if scheme not in (None, "plain"):
         raise InputError(f"text has one scheme, 'plain', and {scheme!r} was asked for: leave it out")
-    path = None if data is None else Path(data).expanduser()
-    if path is not None and not path.is_file():
-        raise InputError(f"no file at {path}: {PASSAGES}")
     decoding = {"scored": 128 if family == "causal" else None}
-    return TextTask(Scheme("plain", family or "", "sinkscope's own", bos=True, decoding=decoding), path)
+    plain = Scheme("plain", family or "", "sinkscope's own", bos=True, decoding=decoding)
+    return TextTask(plain, own_file(data, PASSAGES))
 
 
 @lru_cache(maxsize=1)
@@ -105,37 +96,26 @@ def shipped() -> tuple[Document, ...]:
     return tuple(Document(row["id"], row["text"], "", {"source": row["source"]}) for row in rows)
 
 
-@lru_cache(maxsize=4)
-def read_passages(path: Path, _modified: int) -> tuple[Document, ...]:
+@from_file
+def read_passages(path: Path) -> Iterator[tuple[str, Document]]:
     """Passages of one's own."""
     text = text_of(path, PASSAGES)
-    lines = text.lstrip().startswith("{")
-    passages = _json_lines(text, path) if lines else [_passage(part) for part in split_text(text)]
-    seen: set[str] = set()
-    for passage in passages:
-        if passage.id in seen:
-            raise InputError(
-                f"{path} has the passage {passage.id} twice: give each passage once, with an id of its own"
-            )
-        seen.add(passage.id)
-    return tuple(passages)
+    if text.lstrip().startswith("{"):
+        for where, row in json_lines(text, path):
+            words = row.get("text")
+            if not isinstance(words, str) or not words.strip():
+                raise InputError(f"{where}: expected a field text that is not empty")
+            name = str(row["id"]) if "id" in row else _name_of(words.strip())
+            yield where, Document(name, words.strip(), "")
+    else:
+        yield from ((str(path), Document(_name_of(part), part, "")) for part in split_text(text))
+
+
+def _name_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def split_text(text: str) -> list[str]:
     """The documents of a text file; without a form feed every paragraph is one."""
     parts = text.split(END_OF_DOCUMENT) if END_OF_DOCUMENT in text else text.split("\n\n")
     return [part.strip() for part in parts if part.strip()]
-
-
-def _json_lines(text: str, path: Path) -> list[Document]:
-    passages = []
-    for where, row in json_lines(text, path):
-        words = row.get("text")
-        if not isinstance(words, str) or not words.strip():
-            raise InputError(f"{where}: expected a field text that is not empty")
-        passages.append(_passage(words.strip(), str(row["id"]) if "id" in row else None))
-    return passages
-
-
-def _passage(text: str, name: str | None = None) -> Document:
-    return Document(name or hashlib.sha256(text.encode()).hexdigest()[:12], text, "")

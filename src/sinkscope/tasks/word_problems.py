@@ -1,8 +1,7 @@
 """Generated grade-school stories of two to four operations, with worked answers that end in `#### N`.
 
-They stand in for GSM8K where a small model must be able to learn the task: small whole numbers, every
-intermediate value in the worked answer, questions and answers within 64 tokens each for a small tokenizer
-with single digits.
+They stand in for GSM8K where a small model must be able to learn the task: small whole numbers, every intermediate value in the
+worked answer, questions and answers within 64 tokens each for a small tokenizer with single digits.
 
     Mia has 4 boxes with 6 pens each. She buys 5 more. She gives 9 to Ben. How many pens does she have now?
 
@@ -15,7 +14,6 @@ with single digits.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +23,7 @@ from typing import Any
 
 from sinkscope.tasks.extraction import extract, is_right
 from sinkscope.tasks.generated import Draft, GeneratedTask, only_scheme
+from sinkscope.tasks.sources import shipped_words
 from sinkscope.tasks.task import Document, Mark
 
 VERSION = "word_problems/1"  # changing any text or number, here or in the data, changes scores: count up
@@ -47,12 +46,10 @@ class Person:
 @cache
 def _data() -> dict[str, Any]:
     """data/word_problems.toml, its word lists as lists."""
-    path = Path(__file__).parent / "data" / "word_problems.toml"
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    words = {name: value.split() for name, value in data.items() if isinstance(value, str)}
+    words = shipped_words("word_problems")
     people = [Person(name, "she", "her") for name in words["she"]]
     people += [Person(name, "he", "him") for name in words["he"]]
-    return words | {"people": people, "parts": data["parts"]}
+    return words | {"people": people}
 
 
 def _some(rng: Random, kind: str, number: int) -> list[Any]:
@@ -92,7 +89,7 @@ class Story:
         """The problem; its skeleton is its kind and its numbers."""
         skeleton = f"{kind}:{','.join(map(str, numbers))}"
         answer = "\n".join([*self.lines, f"#### {result}"])
-        return Draft(skeleton, " ".join(self.sentences), answer, {"skeleton": skeleton})
+        return Draft(skeleton, " ".join(self.sentences), answer)
 
 
 def chain(rng: Random) -> Draft:

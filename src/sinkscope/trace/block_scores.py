@@ -8,6 +8,7 @@ from torch import Tensor
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.distant import block_sinks, in_blocks
 from sinkscope.attention.visibility import Visibility
+from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.decoding.step import Request
 from sinkscope.trace.causal_scores import over
 
@@ -73,3 +74,11 @@ class BlockScores:
         if grown or not self._stored:
             kept = self._stored = tuple(torch.nn.functional.pad(part, (0, grown)) for part in kept)
         return kept
+
+
+def sink_heads(received: Tensor, visibility: Visibility) -> Tensor:
+    """How many heads call each key a sink (ε = 3): Float [B, H, K], NaN where there is no key → Int16 [B, K]."""
+    if visibility.block is None:
+        return torch_sinks_of(received).sum(-2).to(torch.int16)
+    expected = in_blocks(visibility, visibility.queries, received.device)
+    return block_sinks(received, expected).sum(-2).to(torch.int16)

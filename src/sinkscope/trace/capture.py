@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from sinkscope.base.checks import indices, one_of, whole
 from sinkscope.base.errors import InputError
+from sinkscope.base.textform import Notation
 
 Array = npt.NDArray[np.generic]
 
 LEVELS = ("heads", "layers", "maps")
-QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
+RANDOM_KINDS = ("control a", "control b")
+QUERY_KINDS = ("masked", "decided", "prompt", *RANDOM_KINDS)
 """Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
 random into two classes as large as the first two, for what differs between classes by chance."""
 
@@ -74,6 +76,25 @@ class Capture:
     def to_json(self) -> str:
         """The settings as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
+
+
+NOTATION = Notation(
+    "capture", {"capture": Capture}, lambda: f"{', '.join(LEVELS)}, with ,every=N or ,anatomy=yes behind"
+)
+
+
+def as_capture(given: Capture | bool | str | None) -> Capture | None:
+    """A capture, given as one, as True for the usual one, or as text; None and False: nothing is recorded.
+
+    >>> as_capture("layers,every=4")
+    Capture(level='layers', by_query=False, anatomy=False, layers=None, heads=None, every=4)
+    """
+    if isinstance(given, str):
+        capture: Capture = NOTATION.read(f"capture:{given.removeprefix('capture:')}")
+        return capture
+    if given is None or isinstance(given, (bool, Capture)):
+        return (Capture() if given else None) if isinstance(given, bool) else given
+    raise InputError(f"capture should be True, ss.Capture(…) or one of {', '.join(LEVELS)}, got {given!r}")
 
 
 # ---- the frame ------------------------------------------------------------------------------------
@@ -135,17 +156,10 @@ class Frame:
     def sizes(self) -> dict[str, int]:
         """Dimension → length."""
         return {
-            "sample": self.rows,
-            "step": self.steps,
-            "layer": len(self.layers),
-            "head": len(self.heads),
-            "kv_head": self.kv_heads,
-            "key": self.columns,
-            "query": self.columns,
-            "query_kind": len(QUERY_KINDS),
-            "byte": -(-self.columns // 8),
-            "block": -(-self.columns // (self.block or self.columns)),
-        }
+            "sample": self.rows, "step": self.steps, "layer": len(self.layers), "head": len(self.heads),
+            "kv_head": self.kv_heads, "key": self.columns, "query": self.columns, "query_kind": len(QUERY_KINDS),
+            "byte": -(-self.columns // 8), "block": -(-self.columns // (self.block or self.columns)),
+        }  # fmt: skip
 
     def region(self) -> Array:
         """Int8 [B, S]: codes of REGIONS."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current
+from sinkscope.base.fast import fast
 from sinkscope.decoding.step import Step
 from sinkscope.models.layers import layer_lists, streams
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
@@ -83,31 +84,25 @@ class Recorder:
     def record(self, step: int, results: list[Step | None]) -> None:
         """Take one step: what each group's loop yielded, None for groups that have ended. An idle step has nothing to record."""
         recorded = step % self.capture.every == 0
-        parcels = [
-            None
-            if result is None or result.idle
-            else Parcel(
-                recorder.rows,
-                offset,
-                _fields(result, self.frame),
-                recorder.arrays if recorded else {},
-                recorder.repeated,
-                result.everywhere if recorded else None,
+        parcels: list[Parcel | None] = []
+        for (recorder, offset), result in zip(self.groups, results, strict=True):
+            if result is None or result.idle:
+                parcels.append(None)
+                continue
+            arrays, everywhere = (recorder.arrays, result.everywhere) if recorded else ({}, None)
+            fields = _fields(result, self.frame)
+            parcels.append(Parcel(recorder.rows, offset, fields, arrays, recorder.repeated, everywhere))
+        devices = {field.device for parcel in parcels if parcel is not None for field in parcel.step.values()}
+        if any(device.type == "cuda" and fast(device) for device in devices):
+            if self._outbox is None:
+                from sinkscope.gpu.outbox import Outbox
+
+                self._outbox = Outbox(self._deliver)
+            self._outbox.send(step, parcels)
+        elif devices:
+            self._deliver(
+                step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels]
             )
-            for (recorder, offset), result in zip(self.groups, results, strict=True)
-        ]
-        fields = [field for parcel in parcels if parcel is not None for field in parcel.step.values()]
-        if any(field.is_cuda for field in fields):
-            self._sent(step, parcels)
-        elif fields:
-            self._deliver(step, [None if parcel is None else parcel.completed() for parcel in parcels])
-
-    def _sent(self, step: int, parcels: list[Parcel | None]) -> None:
-        if self._outbox is None:
-            from sinkscope.gpu.outbox import Outbox
-
-            self._outbox = Outbox(self._deliver)
-        self._outbox.send(step, parcels)
 
     def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
         """Take one step whose tensors have arrived on the CPU."""
@@ -399,3 +394,10 @@ class Parcel:
         candidate, confidence = self.everywhere()
         fields = self.step | {"candidate": candidate, "confidence": confidence.float()}
         return replace(self, step=fields, everywhere=None)
+
+    def on_host(self, copy: Callable[[Tensor], Tensor] = Tensor.cpu) -> Parcel:
+        """The parcel in the host's memory; copy: takes a tensor there."""
+        step, arrays = (
+            {name: copy(value) for name, value in tensors.items()} for tensors in (self.step, self.arrays)
+        )
+        return replace(self, step=step, arrays=arrays)

@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, AttentionCall
-from sinkscope.attention.distant import block_sinks, in_blocks
-from sinkscope.attention.visibility import Visibility
-from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.decoding.step import Recorded, Request
 from sinkscope.policies.account import StepAccount
 from sinkscope.trace.anatomy import Residual
-from sinkscope.trace.block_scores import BlockScores
+from sinkscope.trace.block_scores import BlockScores, sink_heads
 from sinkscope.trace.capture import Capture, Frame
 from sinkscope.trace.causal_scores import CausalScores
 from sinkscope.trace.query_classes import query_classes
@@ -83,7 +80,8 @@ class StepRecorder:
         capture = self.capture
         placed = request.active is not None and request.stored  # which queries are drawn depends on the place
         looks = capture.anatomy or capture.level == "maps" or (capture.by_query and placed)
-        if looks or (masked and capture.every != 1):
+        # Sums over all queries so far, of a causal model, have to get each of them.
+        if looks or ((masked or self.frame.causal) and capture.every != 1):
             return None
         return request.step and self._active
 
@@ -140,9 +138,10 @@ class StepRecorder:
             return
         rows = len(self.rows)
         if self.frame.learned:
-            absorbed = call.absorbed
-            if absorbed is None:  # a layer without a learned sink
-                absorbed = torch.full_like(call.output[..., 0], float("nan"), dtype=torch.float32)
+            nothing = torch.full_like(call.output[..., 0], float("nan"), dtype=torch.float32)
+            absorbed = (
+                nothing if call.absorbed is None else call.absorbed
+            )  # of a layer without a learned sink
             self._keep_shares("learned_sink", self._over_queries(call, absorbed))
         if self.frame.gated:
             self._ungated = call
@@ -159,9 +158,11 @@ class StepRecorder:
         call, self._ungated = self._ungated, None
         if call is None or call.layer != layer:
             return
-        output = call.output.transpose(1, 2).float()  # [B, Q, H, E]
-        gate = taken.reshape(output.shape).float() / output
-        self._gates[layer] = self._over_queries(call, gate.nanmean(-1).transpose(1, 2))
+        # Where the call was measured: what the weights of its queries are was computed there, and may not be done yet.
+        with call.context.measuring((call, taken)):
+            output = call.output.transpose(1, 2).float()  # [B, Q, H, E]
+            gate = taken.reshape(output.shape).float() / output
+            self._gates[layer] = self._over_queries(call, gate.nanmean(-1).transpose(1, 2))
 
     def _over_queries(self, call: AttentionCall, values: Tensor) -> Tensor:
         """Values Float [B, H, Q] of the newest query, or the mean over the queries whose attention is `received`: [b, H]."""
@@ -190,7 +191,7 @@ class StepRecorder:
                     found["received"], self._request.active or 0
                 )
         for name, scores in found.items():  # as they are: nothing is copied
-            self._whole[name] = scores.mean(2) if layers else self._heads(scores, 2)
+            self._whole[name] = self._reduced(scores, 2)
         if self._gates:
             nothing = torch.full_like(next(iter(self._gates.values())), float("nan"))
             for layer in self.frame.layers:
@@ -222,8 +223,7 @@ class StepRecorder:
         if len(received) > rows:
             self._keep_scores("received_uncond", received[rows:, :, 0])
         if self.capture.by_query:
-            by = received[:rows, :, 1:]
-            self._keep("received_by", by.mean(1) if self.capture.level == "layers" else self._heads(by))
+            self._keep_scores("received_by", received[:rows, :, 1:])
 
     def _policy(self, account: StepAccount) -> None:
         """What the policy did in the recorded layers."""
@@ -257,7 +257,11 @@ class StepRecorder:
     # ---- keeping
 
     def _keep_scores(self, name: str, scores: Tensor) -> None:
-        self._keep(name, scores.mean(1) if self.capture.level == "layers" else self._heads(scores))
+        self._keep(name, self._reduced(scores))
+
+    def _reduced(self, scores: Tensor, axis: int = 1) -> Tensor:
+        """The mean over heads, or the recorded ones of them."""
+        return scores.mean(axis) if self.capture.level == "layers" else self._heads(scores, axis)
 
     def _heads(self, scores: Tensor, axis: int = 1) -> Tensor:
         if len(self.frame.heads) == scores.shape[axis]:
@@ -287,11 +291,3 @@ def _packed(keys: Tensor, offset: int, columns: int) -> Tensor:
     values = 1 << torch.arange(7, -1, -1, device=keys.device)
     packed: Tensor = (bits * values).sum(-1).to(torch.uint8)
     return packed
-
-
-def sink_heads(received: Tensor, visibility: Visibility) -> Tensor:
-    """How many heads call each key a sink (ε = 3): Float [B, H, K], NaN where there is no key → Int16 [B, K]."""
-    if visibility.block is None:
-        return torch_sinks_of(received).sum(-2).to(torch.int16)
-    expected = in_blocks(visibility, visibility.queries, received.device)
-    return block_sinks(received, expected).sum(-2).to(torch.int16)

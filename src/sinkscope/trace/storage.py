@@ -53,7 +53,7 @@ class _Options(TypedDict, total=False):
 
 
 ATTRIBUTES: dict[str, type] = dict.fromkeys(("n_heads", "n_kv_heads", "window", "future"), int) | dict.fromkeys(
-    ("model", "revision", "weights_digest", "family", "dtype", "decoding", "policy", "reuse", "capture", "seed", "versions",
+    ("model", "revision", "weights_digest", "family", "dtype", "decoding", "policy", "capture", "seed", "versions",
      "special_ids", "token_texts", "recorded"), str,
 )  # fmt: skip
 """What a trace says of itself."""

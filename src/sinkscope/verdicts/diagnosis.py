@@ -16,11 +16,19 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.base.text import html_table
 from sinkscope.sinks.dataset import Array
-from sinkscope.sinks.sink_statistics import as_statistics
-from sinkscope.sinks.summary_table import summary
+from sinkscope.sinks.sink_statistics import (
+    OTHER_SETTINGS,
+    PARTS,
+    SETTINGS,
+    SinkStatistics,
+    as_statistics,
+    by_setting,
+    is_statistics,
+)
+from sinkscope.sinks.summary_table import summary, table_of
 from sinkscope.verdicts import wording
 from sinkscope.verdicts.measures import MASKED, Kind, Measures, PolicyRun, estimates_of
-from sinkscope.verdicts.questions import Claim, read
+from sinkscope.verdicts.questions import Claim, nearby, read
 from sinkscope.verdicts.verdict import Reason, Verdict
 
 QUESTIONS = read("diagnosis.toml", yes="yes", no="no")
@@ -97,6 +105,8 @@ def diagnose(
     (window) and `Window(w, first=4)` (window_first). Each is {document: correct}, a sequence of 0/1 in one common order, or
     an evaluation with `.records`. guess: the accuracy of guessing; only what lies above it counts.
 
+    A verdict on traces that is another one at an ε from 2 to 6 is undecided; statistics are asked at the settings they have.
+
     Questions: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
     intermittent, mixed), "drift", "semantic or positional", "only at the start", of models with learned sinks "sinks without a
     token", "ARM-like dependency" and "fixed-anchor reliance". Shares are decided by whole 95 % intervals over prompts, so one
@@ -110,15 +120,19 @@ def diagnose(
     measured: list[Measures] = []
     title = setting = ""
     if traces is not None:
-        statistics = as_statistics(
+        statistics = statistics_of(
             traces, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
         )
         title = " ".join(str(statistics.attrs.get(name, "")) for name in ("model", "policy")).strip()
+        elsewhere = {at: estimates_of(table_of(each)) for at, each in by_setting(statistics).items()}
         told = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
+        if not elsewhere:
+            told += "; not asked at another ε, which may say something else"
         setting = "; ".join(filter(None, (told, str(statistics.attrs.get("note", "")))))
         table = summary(statistics)
         prompts = len(np.unique(statistics["prompt"].values))
-        measured.append(Measures(title, kind=Kind.TRACES, prompts=prompts, estimates=estimates_of(table)))
+        found = Measures(title, kind=Kind.TRACES, prompts=prompts, estimates=estimates_of(table))
+        measured.append(replace(found, elsewhere=elsewhere))
     given = {
         "none": unmasked,
         "top:1": top1,
@@ -134,6 +148,15 @@ def diagnose(
         }
         measured.append(Measures(title, runs=runs, guess=guess))
     return Diagnosis(tuple(diagnosis(measured)), title, setting)
+
+
+def statistics_of(traces: Any, **options: Any) -> SinkStatistics:
+    """A trace, sink statistics, or a list of them, as statistics; of traces also by the thresholds at which verdicts are asked
+    again. options: of `sink_statistics`."""
+    given = traces if isinstance(traces, (list, tuple)) else [traces]
+    if not any(map(is_statistics, given)):
+        options |= {"parts": (*PARTS, SETTINGS), "settings": nearby(OTHER_SETTINGS)}
+    return as_statistics(traces, **options)
 
 
 def diagnosis(measured: Iterable[Measures]) -> list[Verdict]:

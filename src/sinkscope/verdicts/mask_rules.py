@@ -36,7 +36,7 @@ def loses(measures: Measures, policy: str, side: str = "above") -> Verdict:
     if verdict.decided and (verdict.status == SUPPORTED) == (side == Side.ABOVE):
         return verdict.unless(_missed(measures, policy, strongest=True), _control(measures, policy))
     few = measures.kind == Kind.ACCURACIES and measures.n < LEAST_DOCUMENTS
-    if verdict.reason == Reason.INTERVAL and few:
+    if verdict.reason == Reason.INTERVAL and few and verdict.estimate.value <= POINTS_LOST:
         return verdict.beside_it((Measure.LEAST, point(LEAST_DOCUMENTS)))
     return verdict.unless(_missed(measures, policy)) if verdict.decided else verdict
 
@@ -44,21 +44,18 @@ def loses(measures: Measures, policy: str, side: str = "above") -> Verdict:
 def collapses(measures: Measures, policy: str) -> Verdict:
     """Less than half of the score is left, both controls keep more, and it was the strongest sink that was masked."""
     verdict = _masked(measures, policy, Measure.KEPT, measures.kept(policy), 0.5, Side.BELOW)
-    if verdict.status == CONTRADICTED:
-        return verdict.unless(_missed(measures, policy))
-    if verdict.status == SUPPORTED:
-        missed = _missed(measures, policy, strongest=True)
-        return verdict.unless(missed, _control(measures, policy), _mass(measures, policy))
-    return verdict
+    if not verdict.decided:
+        return verdict
+    return verdict.unless((_not_sinks if verdict.status == SUPPORTED else _missed)(measures, policy))
 
 
 def worse(measures: Measures, policy: str, than: str) -> Verdict:
-    """One policy costs more than another by over `POINTS_LOST`; the other must leave something to lose."""
+    """One policy costs more than another by over `POINTS_LOST`, beyond its controls; the other must leave something to lose."""
     more = measures.lost(policy, base=than)
     verdict = replace(_masked(measures, policy, Measure.LOST_MORE, more, POINTS_LOST), beside=than)
     if not verdict.decided and verdict.reason != Reason.INTERVAL:
         return verdict
-    gate = _control if verdict.status == SUPPORTED else _missed
+    gate = _not_sinks if verdict.status == SUPPORTED else _missed
     return verdict.unless(_nothing_left(measures, than), verdict.reason or gate(measures, policy))
 
 
@@ -88,8 +85,8 @@ def loses_most(measures: Measures, policy: str, families: Sequence[str]) -> Verd
 def _loses_more(first: Measures, second: Measures, policy: str) -> Verdict:
     """Whether the first model loses more than the second, each relative to its score without a policy.
 
-    Both masks must have taken sinks away, both controls must have been run, and the loss of the one that loses more must exceed
-    its control's. Where nothing is left in either, they cannot be told apart.
+    Both masks must have taken sinks away, both controls must have been run, and the loss of the one that loses more must be the
+    sinks' (`_not_sinks`). Where nothing is left in either, they cannot be told apart.
     """
     both = first, second
     shares = [measures.kept(policy) for measures in both]
@@ -111,9 +108,9 @@ def _loses_more(first: Measures, second: Measures, policy: str) -> Verdict:
     if max(measures.score(policy) for measures in both) < POINTS_LOST:
         return verdict.undecided(Reason.NOTHING_LEFT)
     if verdict.status == SUPPORTED:
-        return verdict.unless(_control(first, policy))
+        return verdict.unless(_not_sinks(first, policy))
     if certain(more, -POINTS_LOST, Side.BELOW):
-        return verdict.settled(CONTRADICTED).unless(_control(second, policy))
+        return verdict.settled(CONTRADICTED).unless(_not_sinks(second, policy))
     return verdict.undecided(Reason.INTERVAL)
 
 
@@ -218,6 +215,12 @@ def _missed(measures: Measures, policy: str, strongest: bool = False) -> Reason 
         return None if run.strongest >= LEAST_HIT else Reason.STRONGEST_MISSED
     hit = any(share >= LEAST_HIT for share in (run.hits, run.strongest, run.sinks_removed))
     return None if hit else Reason.SINKS_MISSED
+
+
+def _not_sinks(measures: Measures, policy: str) -> Reason | None:
+    """Why a loss is not shown to be that of sinks: the strongest were missed, or a control may lose as much."""
+    missed = _missed(measures, policy, strongest=True)
+    return missed or _control(measures, policy) or _mass(measures, policy)
 
 
 def _control(measures: Measures, policy: str, control: str = "", limit: float = 0.0) -> Reason | None:

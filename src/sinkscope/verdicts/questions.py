@@ -6,6 +6,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,15 @@ class Claim:
 
     def _flips(self, measures: Measures, drawn: Verdict) -> bool:
         """Whether the estimates at another threshold of `NEARBY`, without their intervals, get another verdict."""
-        near = [at for at in measures.elsewhere if at[1] == AUTO and NEARBY[0] <= at[0] <= NEARBY[1]]
-        other = [RULES[self.decide](measures.judged_by(at, points=True), **self.options) for at in near]
+        near = map(partial(measures.judged_by, points=True), nearby(measures.elsewhere))
+        other = [RULES[self.decide](judged, **self.options) for judged in near]
         told = [verdict for verdict in other if verdict.reason in (None, Reason.NO_MAJORITY, Reason.CHANCE)]
         return any((verdict.status, verdict.answer) != (drawn.status, drawn.answer) for verdict in told)
+
+
+def nearby(settings: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Those (ε, rule) by which a verdict on traces must be the same."""
+    return [at for at in settings if at[1] == AUTO and NEARBY[0] <= at[0] <= NEARBY[1]]
 
 
 def read(file: str, **answers: str) -> tuple[Claim, ...]:

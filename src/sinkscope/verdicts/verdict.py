@@ -38,7 +38,7 @@ class Reason(StrEnum):
     """Why nothing is decided, in words."""
 
     NOT_MEASURED = "not measured"
-    INTERVAL = "the interval holds the limit"
+    INTERVAL = "the interval includes the limit"
     NO_INTERVAL = "one prompt has no interval"
     NONE_SEEN = "none was seen, which has no interval"
     TOO_FEW = "too few documents or steps"

@@ -74,13 +74,12 @@ def shown(estimate: Estimate, form: Form = "number") -> str:
 
 
 def measured(measure: Measure, estimate: Estimate, of: str = "", unit: str = "") -> str:
-    """A number with its label: "43 % (41 to 46) of head-steps have none". unit: of texts, points are of a token's probability."""
-    label = (
-        f"of a token's probability {measure.label}"
-        if (unit, measure.form) == ("text", "points")
-        else measure.label
-    )
-    return " ".join(filter(None, (of and f"{of}:", shown(estimate, measure.form), label)))
+    """A number with its label: "43 % (41 to 46) of heads and steps have no sink". unit: a text's points are of probability."""
+    label = measure.label.format(of)
+    if (unit, measure.form) == ("text", "points"):
+        label = f"of a token's probability {label}"
+    before = f"{of}:" if label == measure.label and of else ""
+    return " ".join(filter(None, (before, shown(estimate, measure.form), label)))
 
 
 def evidence(verdict: Verdict) -> str:
@@ -101,8 +100,10 @@ def status(verdict: Verdict) -> str:
 
 def because(verdict: Verdict) -> str:
     """Why it is undecided; "" where it is not."""
-    few = f", at n = {verdict.n}" if verdict.reason in (Reason.INTERVAL, Reason.TOO_FEW) and verdict.n else ""
-    limit = f" {verdict.limit:g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
+    few = f" (n = {verdict.n})" if verdict.reason in (Reason.INTERVAL, Reason.TOO_FEW) and verdict.n else ""
+    limit = (
+        f", {verdict.limit:.3g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
+    )
     return f"{verdict.reason.value}{limit}{few}" if verdict.reason else ""
 
 
@@ -113,7 +114,7 @@ def answer(verdict: Verdict) -> str:
 
 def short(verdict: Verdict) -> str:
     """The estimate, or why there is none, in a few words."""
-    said = evidence(replace(verdict, numbers=()))
+    said = because(verdict) if verdict.reason == Reason.EPSILON else evidence(replace(verdict, numbers=()))
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 
@@ -143,15 +144,16 @@ def tallied(tally: Tally) -> str:
     """How many claims are decided; empty where no claim is about the models."""
     if not tally.claims:
         return ""
-    every, open_ = tally.verdicts.total(), tally.verdicts[Status.UNDECIDED]
-    words = ("supported", "contradicted") if tally.bears else ("hold here", "do not")
+    words = ("supported", "contradicted") if tally.bears else ("holding here", "not holding")
     held, not_held = (tally.claims[status] for status in (Status.SUPPORTED, Status.CONTRADICTED))
-    small = "" if tally.bears else "; about other models than the paper's they neither confirm nor refute it"
-    return (
-        f"{tally.decided} of {tally.claims.total()} claims are decided ({held} {words[0]}, {not_held} {words[1]}), each claim "
-        f"counted once for every model that it is about{small}; task by task these are {every} "
-        f"verdict{'' if every == 1 else 's'}, {every - open_} of them decided"
+    said = (
+        f"{tally.decided} of {tally.claims.total()} claims are decided, {held} as {words[0]} and {not_held} as {words[1]}. Each "
+        "is counted once for every model that it is about"
     )
+    every = tally.verdicts.total()
+    if every == tally.claims.total():
+        return said
+    return f"{said}; task by task there are {every} verdicts, {every - tally.verdicts[Status.UNDECIDED]} of them decided"
 
 
 def of_model(verdicts: Mapping[str, Verdict]) -> str:
@@ -166,28 +168,31 @@ def of_model(verdicts: Mapping[str, Verdict]) -> str:
     elif present.status == Status.CONTRADICTED:
         first = f"No sinks were found ({evidence(present)})"
     else:
-        first = f"Undecided whether it has sinks ({because(present)})"
-    second = _needed(needs)
-    return f"{first}{counted(present)}. {second[:1].upper()}{second[1:]}{counted(needs)}."
+        first = f"Whether it has sinks is undecided ({because(present)})"
+    return f"{first}. {_needed(needs)}."
 
 
-def counted(verdict: Verdict) -> str:
-    """How much evidence there is: " (16 documents)"; "" where there is none."""
-    return f" ({verdict.n} {verdict.unit}{'' if verdict.n == 1 else 's'})" if verdict.n else ""
+def counted(verdicts: Mapping[str, Verdict]) -> str:
+    """How much the sentences about a model rest on: "3 prompts and 16 documents"; "" where there is nothing."""
+    asked = (verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "ARM-like dependency"))
+    return " and ".join(
+        f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n
+    )
 
 
 def _needed(verdict: Verdict) -> str:
-    """Whether a model needs the strongest key of each head."""
+    """Whether a model needs the strongest sink, or key, of each head."""
+    key = f"each head’s {'strongest key' if verdict.of in ('', 'top:1') else verdict.of}"
     if not math.isfinite(verdict.estimate.value):
-        return f"undecided whether it needs them ({because(verdict) or Reason.NOT_MEASURED})"
+        return f"Whether it needs them is undecided ({because(verdict) or Reason.NOT_MEASURED})"
     if not verdict.decided and 0 < verdict.n < LEAST:
-        return f"too few documents ({verdict.n}) to say whether it needs them"
+        return f"Whether it needs {key} is undecided: {verdict.n} documents are too few"
     form: Form = "share" if verdict.unit == "text" else "points"
-    cost = f"costs {shown(verdict.estimate, form)}{' of a token’s probability' if verdict.unit == 'text' else ''}"
+    cost = f"masking it costs {shown(verdict.estimate, form)}"
+    cost += " of a token’s probability" if verdict.unit == "text" else ""
     if verdict.control is not None:
         cost += f", a random key {shown(verdict.control, form).replace(' points', '')}"
-    key = f"the {'strongest key' if verdict.of in ('', 'top:1') else verdict.of} of each head"
     if verdict.status == Status.UNDECIDED:
-        return f"undecided whether it needs them: masking {key} {cost}, but {because(verdict)}"
-    needs = "depends on" if verdict.status == Status.SUPPORTED else "hardly needs"
-    return f"it {needs} {key}: masking it {cost}"
+        but = "" if verdict.reason == Reason.INTERVAL else f", and {because(verdict)}"
+        return f"Whether it needs {key} is undecided: {cost}{but}"
+    return f"It {'needs' if verdict.status == Status.SUPPORTED else 'hardly needs'} {key}: {cost}"

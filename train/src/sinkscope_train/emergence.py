@@ -15,8 +15,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.distant import whole
-from sinkscope.attention.scores import query_weights, relative
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.visibility import Visibility, query_weights, relative
 from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.sinks.categories import CATEGORIES, category_of
 from sinkscope.tasks import generated, small_code, word_problems

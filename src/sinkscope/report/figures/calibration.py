@@ -25,7 +25,7 @@ def plot_calibration(table: pd.DataFrame) -> look.PaperFigure:
                 look.interval_line(
                     axis, own[own["run"] == run].sort_values("confidence"), "confidence", BOUNDS, colour
                 )
-            axis.set_title(f"{str(model).removeprefix('organism/')}, {policy}")
+            axis.set_title(f"{look.short(str(model))}, {policy}")
             axis.set_xlabel("confidence")
         axes[0][0].set_ylabel("right tokens")
         handles = [

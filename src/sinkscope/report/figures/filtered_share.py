@@ -35,6 +35,6 @@ def plot_filtered_share(traces: Any) -> look.PaperFigure:
         axes[0][0].set_ylim(top=1.005)
         axes[0][0].legend(loc="lower right")
     at = table[table["epsilon"] == EPSILON]
-    shares = ", ".join(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
+    shares = look.several(f"{row.trace} {row.share:.1%}" for row in at.itertuples())
     lengths = ", ".join(str(keys) for keys in sorted({int(keys) for keys in table["keys"]}))
     return look.finished("figure_10", figure, table, epsilon=EPSILON, shares=shares, lengths=lengths)

@@ -36,7 +36,7 @@ def plot_frontier(table: pd.DataFrame) -> look.PaperFigure:
                 most = max(0.001, float(shown.loc[shown["model"] == model, "work_saved"].max()))
                 axis.set_xlim(-0.05 * most, 1.05 * most)  # each model's own: a causal cache saves far less
                 if row == 0:
-                    axis.set_title(str(model).removeprefix("organism/"))
+                    axis.set_title(look.short(str(model)))
                 if row == len(measures) - 1:
                     axis.set_xlabel("multiply-adds saved")
                 if column == 0:

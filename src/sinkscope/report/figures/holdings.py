@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sinkscope.inspection.survey import LAYER_WORDS, probes
+from sinkscope.inspection.survey import LAYER_WORDS, PATCHES, patched, probes
 from sinkscope.report.figures import look
 
 COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
@@ -17,6 +17,9 @@ WORDS = {
     "shuffled": "labels in a random order",
 }
 
+KL = {patched(name, "kl"): name for name, *_ in PATCHES}
+"""Measure of a patch → the patch."""
+
 
 def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.PaperFigure:
     """Four panels from the table of an inspection (see `sinkscope.inspection.survey.survey_table`)."""
@@ -24,7 +27,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
         probe.name: probe for layers in range(1, 4) for probe in probes(layers) if probe.vector == "residual"
     }
     shown = table[
-        ((table["section"] == "patch") & table["measure"].str.endswith(": kl"))
+        ((table["section"] == "patch") & table["measure"].isin(KL))
         | ((table["section"] == "lens") & (table["measure"] == "a token due elsewhere"))
         | ((table["section"] == "probe") & table["measure"].isin(residual))
         | ((table["section"] == "movement") & (table["measure"] == "drift of the value"))
@@ -32,9 +35,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
     shown = shown[shown["place"].isin(COLOURS)].reset_index(drop=True)
     with look.style():
         figure, axes = look.sheet(2, 2, look.PAGE, 4.6)
-        patch = shown[shown["section"] == "patch"].assign(
-            measure=lambda t: t["measure"].str.removesuffix(": kl")
-        )
+        patch = shown[shown["section"] == "patch"].replace({"measure": KL})
         _dots(axes[0][0], patch, "KL of the predictions, nats")
         axes[0][0].set_xscale("symlog", linthresh=1e-3)
         _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")

@@ -29,9 +29,9 @@ def plot_layer_head(traces: Any) -> look.PaperFigure:
     top, label = float(table["main_sink"].max()), unit
     figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
     strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
-    seen = "; ".join(
+    seen = look.several(
         f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} {unit}"
         for row in strongest
     )
-    many = ", ".join(str(data.sizes["sample"]) for data in named(traces).values())
+    many = " or ".join(map(str, sorted({data.sizes["sample"] for data in named(traces).values()})))
     return look.finished("figure_5", figure, table, strongest=seen, scores=scores_text(traces), many=many)

@@ -10,7 +10,7 @@ import base64
 import html
 import io
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = ("svg", "pdf", "csv", "txt")
+NAMED = 4
+"""Models that a sentence names; of more it says how many there are."""
 CAPTIONS = tomllib.loads((Path(__file__).parent / "captions.toml").read_text(encoding="utf-8"))
 
 COLUMN, PAGE = 3.4, 7.0
@@ -121,6 +123,22 @@ def finished(
     told = {part: text.format(**words) for part, text in (caption or CAPTIONS[name]).items()}
     whole = f"{told['seen']} Computed: {told['computed']} Not shown: {told['not_shown']}"
     return PaperFigure(name, told["title"], figure, table, whole)
+
+
+def short(model: str) -> str:
+    """A model's name in figures.
+
+    >>> short("organism/causal")
+    'causal'
+    """
+    return model.removeprefix("organism/")
+
+
+def several(texts: Iterable[str]) -> str:
+    """Texts of a caption, one for each trace; of many the first ones."""
+    each = list(texts)
+    more = [f"and {len(each) - NAMED} more"] if len(each) > NAMED + 1 else []
+    return "; ".join([*(each[:NAMED] if more else each), *more])
 
 
 def cut(name: str, longest: int = LONGEST) -> str:

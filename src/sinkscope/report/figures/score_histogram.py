@@ -54,5 +54,5 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
                 textcoords="offset points", va="top", color="#D55E00", fontsize=7,
             )  # fmt: skip
         axes[0][0].set_ylabel("cells")
-    cells = ", ".join(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
+    cells = look.several(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
     return look.finished(name, figure, table, cells=cells)

@@ -22,14 +22,15 @@ def plot_sensitivity(table: pd.DataFrame) -> look.PaperFigure:
     labels = [name or f"{epsilon:g}" for name, epsilon in settings]
     models, claims = (list(dict.fromkeys(shown[name])) for name in ("model", "question"))
     with look.style():
-        figure, axes = look.sheet(1, len(models), look.PAGE, 0.8 + 0.16 * len(claims))
+        # Title, upright labels and legend take their inches whatever the number of claims.
+        figure, axes = look.sheet(1, len(models), look.PAGE, 1.4 + 0.16 * len(claims))
         for axis, model in zip(axes[0], models, strict=True):
-            own = shown[shown["model"] == model]
-            columns = (own[name] for name in ("question", "epsilon", "setting", "status"))
+            rows = shown[shown["model"] == model]
+            columns = (rows[name] for name in ("question", "epsilon", "setting", "status"))
             for question, epsilon, name, status in zip(*columns, strict=True):
                 place = settings.index((name, float(epsilon))), claims.index(question)
                 axis.scatter(*place, marker="s", s=36, color=COLOURS[str(status)])
-            axis.set_title(str(model).removeprefix("organism/"))
+            axis.set_title(look.short(str(model)))
             axis.set_xticks(range(len(settings)), labels, rotation=90)
             axis.set_yticks(range(len(claims)), claims if axis is axes[0][0] else [])
             axis.set_ylim(len(claims) - 0.5, -0.5)

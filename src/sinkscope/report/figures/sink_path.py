@@ -15,7 +15,8 @@ from sinkscope.sinks import layer_head_map, paths
 from sinkscope.sinks.dataset import Array
 
 SINK_SHARE = 0.5
-LINES = ("-", "--", "-.", ":", "-", "--", "-.")
+LINES = ("-", "--", "-.", ":")
+"""Of the lines in a panel; more traces have more panels."""
 
 
 def plot_sink_path(
@@ -40,17 +41,27 @@ def plot_sink_path(
     table = pd.concat(tables, ignore_index=True)
     parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
     with look.style():
-        figure, axes = look.sheet(1, 1, look.COLUMN, 2.4 + 0.14 * len(parts))
-        for line, (name, part) in zip(LINES, parts.items(), strict=False):
+        panels = -(-len(parts) // len(LINES))
+        beside = min(2, panels)
+        high = 2.4 + 0.14 * min(len(parts), len(LINES))
+        figure, axes = look.sheet(-(-panels // 2), beside, beside * look.COLUMN, -(-panels // 2) * high)
+        for number, (name, part) in enumerate(parts.items()):
+            axis = axes.flat[number // len(LINES)]
             # Each step is a stroke of its own height, so that a sink of a single step can be seen.
             x = np.repeat(part["position"].where(part["position"] >= 0).to_numpy(dtype=float), 2)
             y = np.repeat(part["step"].to_numpy(dtype=float), 2) + np.tile([-0.5, 0.5], len(part))
-            axes[0][0].plot(x, y, linestyle=line, label=f"{name}, {head_text(part)}")
-        axes[0][0].set(xlabel="position of the strongest sink", ylabel="step")
-        axes[0][0].set_xlim(left=-2)
-        axes[0][0].invert_yaxis()
-        figure.legend(loc="outside upper left")
-    moved = "; ".join(_moves(name, part) for name, part in parts.items())
+            axis.plot(
+                x, y, linestyle=LINES[number % len(LINES)], label=f"{look.cut(name)}, {head_text(part)}"
+            )
+        for number, axis in enumerate(axes.flat):
+            if number >= panels:
+                axis.set_axis_off()
+                continue
+            axis.set(xlabel="position of the strongest sink", ylabel="step")
+            axis.set_xlim(left=-2)
+            axis.invert_yaxis()
+            axis.legend(loc="lower left", bbox_to_anchor=(0, 1))
+    moved = look.several(_moves(name, part) for name, part in parts.items())
     return look.finished("figure_7", figure, table, moves=moved)
 
 
@@ -66,4 +77,5 @@ def _strongest(data: xr.Dataset, path: xr.Dataset) -> tuple[int, int]:
 def _moves(name: str, part: pd.DataFrame) -> str:
     place = part["position"].to_numpy()
     moved = int(((place[1:] != place[:-1]) & (place[1:] >= 0) & (place[:-1] >= 0)).sum())
-    return f"{name} moves {moved} times in {len(place)} steps"
+    many = {0: "no move", 1: "1 move"}.get(moved, f"{moved} moves")
+    return f"{name}: {many} in {len(place)} steps"

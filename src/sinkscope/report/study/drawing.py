@@ -25,10 +25,10 @@ from sinkscope.report.figures import (
 from sinkscope.report.figures.calibration import plot_calibration
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
+from sinkscope.report.figures.look import short
 from sinkscope.report.figures.sensitivity import plot_sensitivity
 from sinkscope.report.html import viewer_parts
 from sinkscope.report.study.source import StudySource, read
-from sinkscope.report.study.words import short
 from sinkscope.study.plugged import PLUGINS
 
 if TYPE_CHECKING:

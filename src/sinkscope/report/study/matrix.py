@@ -35,7 +35,14 @@ class Line:
     def about(self) -> str:
         """What the estimates are, for a question whose text does not say it."""
         measures = (self.drawn(model).measure for model in self.verdicts if self.verdicts[model])
-        return next((f"… {one.label}" for one in measures if one is not None and not self.question.text), "")
+        return next(
+            (
+                f"… {one.label.format('such')}"
+                for one in measures
+                if one is not None and not self.question.text
+            ),
+            "",
+        )
 
     def places(self, verdict: Verdict) -> tuple[float | None, ...]:
         """Estimate, its bounds and limit in percent of a scale that all models of the line share; None where there is none."""
@@ -95,4 +102,6 @@ def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
         for theme in THEMES
     }  # fmt: skip
     shown = {theme: lines for theme, lines in themes.items() if lines}
-    return {"models": models, "themes": shown, "decided": wording.tallied(tally(judged))} if models else None
+    counts = tally(judged)
+    found = {"models": models, "themes": shown, "decided": wording.tallied(counts), "bears": counts.bears}
+    return found if models else None

@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sinkscope.report.figures.look import short
 from sinkscope.report.study import charts
 from sinkscope.report.study.cells import Row, estimate
 from sinkscope.report.study.scores import LABELS, MEASURES, SERIES, by_model, is_causal
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
 from sinkscope.study.names import SINK, label, role
 from sinkscope.tasks.task import ACCURACY
 from sinkscope.verdicts import wording
@@ -23,11 +23,17 @@ NOTHING = "Nothing was measured that says something about it."
 def overview(source: StudySource) -> dict[str, Any]:
     """What the template of the first screen shows."""
     said = {model: wording.of_model(verdicts) for model, verdicts in source.diagnoses.items()}
+    rests = {model: wording.counted(verdicts) for model, verdicts in source.diagnoses.items()}
+    alike = len(set(rests.values())) == 1  # then it is said once
     models = [
-        {"name": model, "sentence": said.get(model, NOTHING), "map": source.heat_maps.get(model)}
+        {
+            "name": model, "sentence": said.get(model, NOTHING), "map": source.heat_maps.get(model),
+            "rests": "" if alike else rests.get(model, ""),
+        }
         for model in source.models
-    ]
-    return {"models": models, "charts": list(costs(source)), "few": few(source)}
+    ]  # fmt: skip
+    over = next(iter(rests.values())) if alike else ""
+    return {"models": models, "charts": list(costs(source)), "few": few(source), "over": over}
 
 
 def few(source: StudySource) -> int | None:
@@ -70,22 +76,20 @@ def _cost(
     """A line for each model. chosen: model → the policy that is shown."""
     controls = {model: str(scores[model][policy]["control"]) for model, policy in chosen.items()}
     names = [label(policy, is_causal(scores[model][policy])) for model, policy in chosen.items()]
-    masked = f"{' or '.join(dict.fromkeys(names))} of each head masked"
+    masked = f"{' or '.join(dict.fromkeys(names))} masked"
     marks = (
         (dict.fromkeys(chosen, "none"), SERIES["none"]), (chosen, replace(SERIES["policy"], label=masked)),
-        (controls, replace(SERIES["count"], label="as many random keys masked")),
+        (controls, replace(SERIES["count"], label="as many random keys")),
     )  # fmt: skip
     series = []
-    for shift, (policies, look) in zip((-0.22, 0.0, 0.22), marks, strict=True):
+    for shift, (policies, look) in zip((-0.27, 0.0, 0.27), marks, strict=True):
         points = [
             (line + shift, estimate(scores[model][policies[model]], measure))
             for line, model in enumerate(chosen)
             if policies[model] in scores[model]
         ]
         series += [replace(look, points=points)] if points else []
-    title = (
-        f"{task}: {LABELS[measure]} with nothing masked, with {masked}, and with as many random keys masked"
-    )
+    title = f"{task}: {LABELS[measure]} with nothing masked, with the {masked} in each head, and with as many random keys masked"
     return charts.rows(
-        list(map(short, chosen)), series, title=title, **charts.SHARE if measure == ACCURACY else {}
+        list(map(short, chosen)), series, title=title, row=30, **charts.SHARE if measure == ACCURACY else {}
     )

@@ -16,12 +16,13 @@ from markupsafe import Markup
 
 from sinkscope.base.text import listed, visible
 from sinkscope.base.version import __version__
+from sinkscope.report.figures import look
+from sinkscope.report.figures.look import short
 from sinkscope.report.html import page, viewer_style
 from sinkscope.report.study import matrix, scores, tables, traced
 from sinkscope.report.study.drawing import shown, study_figures, traces
 from sinkscope.report.study.overview import overview
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
 from sinkscope.study.documents import sentences
 from sinkscope.study.names import label
 from sinkscope.study.plugged import PLUGINS
@@ -62,7 +63,7 @@ def sections() -> list[Section]:
         Section("reuse", "Approximate steps", tables.reuse),
         *(Section(one.name, one.title, partial(tables.plugged, plugin=one), "plugged.jinja") for one in PLUGINS.values()),
         Section("traces", "The traces", traces),
-        Section("far", "The paper’s claims, on models too far from its own", partial(matrix.claims, near=False), "claims.jinja"),
+        Section("far", "The paper’s claims, on other models than its own", partial(matrix.claims, near=False), "claims.jinja"),
         Section("answers", "Every answer", tables.answers),
         Section("settings", "Settings and provenance", provenance),
     ]  # fmt: skip
@@ -117,7 +118,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     # Pictures are longer than any text may be; parts of the viewer are markup of its own.
-    made.filters |= {"listed": listed, "image": Markup, "markup": Markup}
+    made.filters |= {"listed": partial(listed, most=look.NAMED), "image": Markup, "markup": Markup}
     made.globals |= {
         "wording": wording, "bare": matrix.bare, "short": short, "label": label, "answers_of": answers_of,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from sinkscope.report.study.cells import Row, Table, columns_table, estimate
 from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import Estimate
 from sinkscope.study.comparison import untested
-from sinkscope.study.names import control, label, natural
+from sinkscope.study.names import SINK, control, label, natural, role
 from sinkscope.study.plugged import ShownTable
 from sinkscope.study.shown import LIKELIHOOD, RESULTS
 from sinkscope.tasks.task import ACCURACY, NATS
@@ -33,7 +33,7 @@ SERIES = {
     "paper": charts.Series("the paper’s number", (), "s4", "s", True),
 }  # fmt: skip
 """How marks look, and their names in the key."""
-SHIFTS = {"count": 0.18, "mass": 0.36, "paper": -0.24}
+SHIFTS = {"count": 0.23, "mass": 0.46, "paper": -0.25}
 """Marks of one line stand a little above each other, so that their intervals can be told apart."""
 
 
@@ -97,7 +97,8 @@ def marks(rows: Rows, measure: str = ACCURACY) -> tuple[list[str], list[charts.S
     """A line for each policy, none first; on it the policy's score and those of its controls, and the paper's number."""
     scores = {str(row["policy"]): estimate(row, measure) for _, row in rows}
     policies = [policy for policy in scores if control(policy) is None]
-    policies.sort(key=lambda policy: (policy != "none", natural(policy)))
+    causal = is_causal(rows[0][1])
+    policies.sort(key=lambda policy: (policy != "none", role(policy, causal) != SINK, natural(policy)))
     points: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in SERIES}
     for policy, score in scores.items():
         kind = control(policy)
@@ -110,7 +111,7 @@ def marks(rows: Rows, measure: str = ACCURACY) -> tuple[list[str], list[charts.S
             told, error = float(row["paper"]), 1.96 * float(row["paper_plus_minus"])
             place = policies.index(str(row["policy"])) + SHIFTS["paper"]
             points["paper"].append((place, Estimate(told, told - error, told + error)))
-    names = [label(policy, is_causal(rows[0][1])) for policy in policies]
+    names = [label(policy, causal) for policy in policies]
     named = [policy if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
     return named, [replace(SERIES[name], points=sorted(found)) for name, found in points.items() if found]
 
@@ -120,5 +121,5 @@ def _chart(model: str, measure: str, rows: Rows) -> Markup:
     base = next((row[measure] for _, row in rows if row["policy"] == "none"), None)
     title = f"{model}: {LABELS[measure]} under each policy, beside its controls"
     return charts.rows(
-        policies, series, title=title, border=base, **charts.SHARE if measure == ACCURACY else {}
+        policies, series, title=title, border=base, row=28, **charts.SHARE if measure == ACCURACY else {}
     )

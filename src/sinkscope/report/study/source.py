@@ -18,18 +18,19 @@ from sinkscope.report.figures import in_memory
 from sinkscope.study import spec
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.store import CellFile, Store
+from sinkscope.verdicts import Verdict
+from sinkscope.verdicts.questions import CLAIMS
 from sinkscope.verdicts.wording import missing
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from sinkscope.verdicts import Verdict
-    from sinkscope.verdicts.measures import Measures
     from sinkscope.verdicts.questions import Judged
 
 TABLES = (
-    "results", "records", "sinks", "depth", "diagnosis", "replay", "pairs", "likelihood", "passages", "inspection", "holdings",
-    "reuse", "skills", "skill_losses", "not_graded", "left_out", "thresholds", "sensitivity", "calibration",
+    "results", "records", "sinks", "depth", "diagnosis", "needs", "claims", "replay", "pairs", "likelihood", "passages",
+    "inspection", "holdings", "reuse", "skills", "skill_losses", "not_graded", "left_out", "thresholds", "sensitivity",
+    "calibration",
 )  # fmt: skip
 Row = dict[str, Any]
 
@@ -119,37 +120,29 @@ class StudySource:
         }
         return {model: rows for model, rows in by_model.items() if rows}
 
-    @cached_property
-    def measured(self) -> list[Measures]:
-        """What verdicts are made of."""
-        from sinkscope.study.measured import Studied, collect
-        from sinkscope.study.paper import is_published
-
-        families = self.families
-        models = {
-            model.name: Studied(families.get(model.name, ""), model.twin, is_published(model.source))
-            for model in self.study.models
-        }
-        return collect(self.frames, models)
+    def verdicts(self, table: str) -> list[Verdict]:
+        """The verdicts of a table, as the study decided them."""
+        texts = self.frames[table]["verdict"] if table in self.frames else ()
+        return list(map(Verdict.from_json, texts))
 
     @cached_property
     def judged(self) -> Judged:
-        """The verdicts on the paper's claims, made once for all sections."""
-        from sinkscope.verdicts.questions import judge
-
-        return judge(self.measured)
+        """The verdicts on the paper's claims."""
+        told = self.verdicts("claims")
+        subjects = {verdict.subject for verdict in told}
+        rows: dict[str, dict[str, list[Verdict]]] = {
+            claim.name: {model: [] for model in self.models if model in subjects} for claim in CLAIMS
+        }
+        for verdict in told:
+            rows[verdict.question][verdict.subject].append(verdict)
+        return {claim: {model: tuple(found) for model, found in row.items()} for claim, row in rows.items()}
 
     @cached_property
     def diagnoses(self) -> dict[str, dict[str, Verdict]]:
         """Model → question → its verdict."""
-        from sinkscope.study.measured import diagnoses, needs
-
-        found = {
-            model: {one.question: one for one in verdicts}
-            for model, verdicts in diagnoses(self.measured).items()
-        }
-        for model, verdict in needs(self.measured).items():
-            found[model] |= {verdict.question: verdict}
+        found: dict[str, dict[str, Verdict]] = {}
+        for verdict in (*self.verdicts("diagnosis"), *self.verdicts("needs")):
+            found.setdefault(verdict.subject, {})[verdict.question] = verdict
         return found
 
     @cached_property

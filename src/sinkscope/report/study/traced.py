@@ -8,11 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sinkscope.report.figures.look import short
 from sinkscope.report.study import charts
 from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate, value
 from sinkscope.report.study.drawing import paper
 from sinkscope.report.study.source import StudySource
-from sinkscope.report.study.words import short
 from sinkscope.sinks import composition as token_table
 from sinkscope.sinks.categories import CATEGORIES
 from sinkscope.study.paper import published_tokens
@@ -58,7 +58,7 @@ def composition(source: StudySource) -> dict[str, Any] | None:
         return None
     names = {name for rows in measures.values() for name in rows}
     kinds = [kind for kind in CATEGORIES if Measure.FREQUENCY.named(kind) in names]
-    over = {}
+    over: dict[str, list[str]] = {}
     for model, rows in measures.items():
         known = {
             kind: estimate(rows[name][1])
@@ -68,7 +68,9 @@ def composition(source: StudySource) -> dict[str, Any] | None:
         sure = [(one, kind) for kind, one in known.items() if one.known and one.above(1.0)]
         if sure:
             strongest, kind = max(sure)
-            over[model] = strongest, TOKENS[kind]
+            over.setdefault(TOKENS[kind], []).append(
+                f"{short(model)} ({number(strongest.value, '.2g')} times)"
+            )
     caption = "How often each kind of token is a sink, and how much more often than chance, with 95 % intervals over prompts"
     return {
         "over": over, "charts": [(model, _enrichment(model, rows, kinds)) for model, rows in measures.items()],

@@ -76,16 +76,15 @@ def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Documen
     """The first `limit` test documents, one of each stratum in turn."""
     each = None if limit is None else -(-limit // len(chosen))
     columns = [
-        [_named(stratum, item) for item in generated.first(_make(stratum), _seed(stratum), "test", each)]
-        for stratum in map(check_level, chosen)
+        [_named(stratum, item) for item in generated.first(*_source(stratum), "test", each)]
+        for stratum in chosen
     ]
     return [item for row in zip(*columns, strict=True) for item in row][:limit]
 
 
 def test_document(name: str, stratum: Stratum) -> Document:
     """The test document with this id."""
-    number = int(name.rpartition("-")[2])
-    return _named(stratum, generated.document(_make(stratum), _seed(stratum), "test", number))
+    return _named(stratum, generated.document(*_source(stratum), "test", int(name.rpartition("-")[2])))
 
 
 test_document.__test__ = False  # type: ignore[attr-defined]
@@ -105,24 +104,16 @@ def train_documents(skill: str, n: int, seed: int = 0, level: int | None = None)
 def train_document(index: int, chosen: Sequence[Stratum] | None = None, seed: int = 0) -> Document:
     """Training document number `index` of some strata, which follow each other in turn; None: of the whole battery."""
     chosen = strata() if chosen is None else chosen
-    stratum = check_level(chosen[index % len(chosen)])
-    made = generated.document(_make(stratum), f"{_seed(stratum)}/{seed}", "train", index // len(chosen))
-    return _named(stratum, made)
+    stratum = chosen[index % len(chosen)]
+    make, name = _source(stratum)
+    return _named(stratum, generated.document(make, f"{name}/{seed}", "train", index // len(chosen)))
 
 
 def _named(stratum: Stratum, made: Document) -> Document:
     return replace(made, id=f"{stratum}/{made.id}")
 
 
-def _seed(stratum: Stratum) -> str:
-    return f"{VERSION}/{stratum}"
-
-
-def _make(stratum: Stratum) -> Callable[[Random], Draft]:
-    make = skill_of(stratum.skill).make
-
-    def draft(rng: Random) -> Draft:
-        made = make(rng, stratum.level)
-        return replace(made, extra={**made.extra, "skeleton": made.skeleton})
-
-    return draft
+def _source(stratum: Stratum) -> tuple[Callable[[Random], Draft], str]:
+    """What makes the questions of a stratum, and the first half of their seeds."""
+    make = skill_of(check_level(stratum).skill).make
+    return lambda rng: make(rng, stratum.level), f"{VERSION}/{stratum}"

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 from sinkscope.tasks.generated import Draft, split_of
+from sinkscope.tasks.sources import shipped_words
 from sinkscope.tasks.task import Document
 
 MARK = "####"
-_WORDS: dict[str, str] = tomllib.loads(
-    (Path(__file__).parents[1] / "data" / "battery.toml").read_text(encoding="utf-8")
-)
-NAMES, THINGS, ADJECTIVES = (_WORDS[kind].split() for kind in ("names", "things", "adjectives"))
+_WORDS = shipped_words("battery")
+NAMES, THINGS, ADJECTIVES = (_WORDS[kind] for kind in ("names", "things", "adjectives"))
 
 
 def same_words(document: Document, given: str) -> bool:

@@ -169,9 +169,8 @@ def _shown(error: BaseException) -> BaseException:
 class Space(dict):  # type: ignore[type-arg]
     """The names of the checks; those that they do not define themselves are the program's.
 
-    Builtins and modules of the standard library are the judge's own, found by the name that the checks use: what the
-    program calls its modules is never looked at. Only names in `shadows` are the program's all the same; None: those that
-    it has defined.
+    Builtins and modules of the standard library are the judge's own, found by the name that the checks use: what the program
+    calls its modules is never looked at. Only names in `shadows` are the program's all the same; None: those that it has defined.
     """
 
     def __init__(self, job: Job, program: Remote, defined: set[str]) -> None:

@@ -54,15 +54,11 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
             script = _script()
             job = marshal.dumps(
                 {
-                    "source": len(source),
-                    "checks": len(checks),
-                    "secret": len(secret),
-                    "name": program.name,
-                    "shadows": program.shadows,
-                    "verdict": verdict_write,
+                    "source": len(source), "checks": len(checks), "secret": len(secret), "name": program.name,
+                    "shadows": program.shadows, "verdict": verdict_write,
                     **_confinement(rung, math.ceil(timeout) + 1, limits, folder),
                 }
-            )
+            )  # fmt: skip
             stdin.writelines([script, job, source, checks, secret])
             stdin.seek(0)
             inner = [str(interpreter()), "-I", "-S", "-u", "-c", START, str(len(script)), str(len(job))]
@@ -118,16 +114,10 @@ def _confinement(rung: Rung, cpu: int, limits: Limits, folder: str) -> dict[str,
         "code": (filter_program(rung.name, limits.children) or b"") if linux else b"",
         "own_process": OWN_PROCESS,
         "limits": (
-            ("RLIMIT_CPU", cpu),
-            ("RLIMIT_AS", limits.memory),
-            ("RLIMIT_NPROC", tasks),
-            ("RLIMIT_FSIZE", limits.file_size),
-            ("RLIMIT_NOFILE", 64),
-            ("RLIMIT_CORE", 0),
-            ("RLIMIT_MEMLOCK", 0),
-            ("RLIMIT_MSGQUEUE", 0),
+            ("RLIMIT_CPU", cpu), ("RLIMIT_AS", limits.memory), ("RLIMIT_NPROC", tasks), ("RLIMIT_FSIZE", limits.file_size),
+            ("RLIMIT_NOFILE", 64), ("RLIMIT_CORE", 0), ("RLIMIT_MEMLOCK", 0), ("RLIMIT_MSGQUEUE", 0),
         ),
-    }
+    }  # fmt: skip
 
 
 # Makes the modules of the script from standard input, where the arguments say how long it is and the job behind it.

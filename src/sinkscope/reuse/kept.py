@@ -1,4 +1,4 @@
-"""Keys and values that are kept between forwards: all columns in place, or some of them gathered."""
+"""What is kept between forwards: keys and values of all columns or of some, residual streams, memory that stays where it is."""
 
 from __future__ import annotations
 
@@ -64,3 +64,44 @@ class Columns:
         for store, fresh in zip(stored, (key, value), strict=True):
             store[:, :, : fresh.shape[2]] = fresh
         return stored
+
+
+class Memory:
+    """Tensors by name, one place for each shape: a captured forward reads and writes the same places in every replay."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, torch.Size], Tensor] = {}
+
+    def put(self, name: str, value: Tensor) -> Tensor:
+        """The place of this name and shape, with the value copied into it."""
+        place = self._places.get((name, value.shape))
+        if place is None:
+            place = self._places[name, value.shape] = torch.empty(
+                value.shape, dtype=value.dtype, device=value.device
+            )
+        return place.copy_(value)
+
+
+class Residuals:
+    """The residual stream before every layer of one group of rows, for each column as it was last computed.
+
+    Refreshes alone bring it: the columns of a partial forward stay active until the next refresh, which computes them again.
+
+    Attributes:
+        active: Long [B, A]: the columns that the streams to come are of; None: of all columns.
+    """
+
+    def __init__(self) -> None:
+        self.active: Tensor | None = None
+        self._kept: dict[int, Tensor] = {}
+
+    def see(self, layer: int, stream: Tensor) -> None:
+        """Keep the stream that enters a layer: Float [B, S, width], or [B, A, width] of the active columns."""
+        if self.active is None:
+            self._kept[layer] = stream
+        else:
+            self._kept[layer].scatter_(1, self.active[..., None].expand(stream.shape), stream)
+
+    def entering(self, layer: int) -> Tensor:
+        """Float [B, S, width]: of all columns, before a layer."""
+        return self._kept[layer]

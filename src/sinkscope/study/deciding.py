@@ -1,0 +1,237 @@
+"""Which claims a study can decide, before it runs: its cells with planted results, judged by the rules themselves.
+
+Eight outcomes are planted, each as clear as the documents allow: masks hit every sink, and mass-matched controls remove as much.
+What the rules leave open under all of them, no result of the study can decide.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from sinkscope.sinks.compare import LESS
+from sinkscope.statistics import Estimate
+from sinkscope.study.cells import Cell
+from sinkscope.study.measured import POLICY, Studied, collect
+from sinkscope.study.names import control, pooled
+from sinkscope.study.spec import CAUSAL
+from sinkscope.tasks.reading import ReadTask
+from sinkscope.tasks.registry import base_and_scheme
+from sinkscope.verdicts import Measure, Side, Status
+from sinkscope.verdicts.measures import MASKED, Kind, Measures
+from sinkscope.verdicts.questions import CLAIMS, Claim
+from sinkscope.verdicts.verdict import point
+
+CONDITION = (
+    "a loss counts only where the strongest sinks were masked, and for most claims only where the control of equal attention "
+    "removes as much as the mask, within a tenth: of our models' controls none did (0.5 to 1.9 times as much)"
+)
+MOST = 100
+"""Documents beyond these decide nothing that these do not."""
+NEAR = 0.02
+"""Half of the distance of a planted measure of traces from its limit."""
+
+Lost = Callable[[Cell], float]
+"""The share of a cell's answers that is lost."""
+Can = dict[str, dict[str, set[Status]]]
+"""Part of the study → claim → what may become of it."""
+
+
+def deciding(cells: Sequence[Cell]) -> list[str]:
+    """Which claims on the paper each part can decide; a part is a task, or a set of traces, with all its sections."""
+    can: Can = defaultdict(lambda: defaultdict(set))
+    for part, name, status in (*_graded(cells), *_traced(cells)):
+        can[part][name].add(status)
+    parts = dict.fromkeys(map(part_of, cells))
+    lines = [f"{part}: {_said(can[part])}" for part in parts]
+    asked = {claim.name for claim in CLAIMS if claim.kind == Kind.ACCURACIES}
+    return [*lines, CONDITION] if any(asked & set(claims) for claims in can.values()) else lines
+
+
+def part_of(cell: Cell) -> str:
+    """The part of the study that a cell belongs to: "[[evaluate]] gsm8k"."""
+    kind = "trace" if cell.kind == "maps" else cell.kind
+    return f"[[{kind}]] {cell.group or _task(cell)}"
+
+
+def _said(claims: Mapping[str, set[Status]]) -> str:
+    words = {
+        "can support or contradict": 2,
+        "only support": Status.SUPPORTED,
+        "only contradict": Status.CONTRADICTED,
+    }
+    order = [claim.name for claim in CLAIMS if claim.name in claims]
+    groups = {
+        said: [name for name in order if (len(claims[name]) == which or claims[name] == {which})]
+        for said, which in words.items()
+    }
+    return "; ".join(f"{said} {', '.join(names)}" for said, names in groups.items() if names) or "no claim"
+
+
+def _task(cell: Cell) -> str:
+    return base_and_scheme(cell.task)[0]
+
+
+def _abouts(cell: Cell) -> tuple[str, str]:
+    """What measures of its task are about, where it has one decoding or several."""
+    return _task(cell), f"{_task(cell)}, {cell.decoding_name}"
+
+
+# ---- answers and texts ---------------------------------------------------------------------------
+
+
+def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
+    """(part, claim, status) under the planted outcomes."""
+    graded = _distinct([cell for cell in cells if cell.kind == "evaluate" and cell.exact])
+    models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in graded}
+
+    def masks(cell: Cell) -> float:
+        policy = cell.experiment.policy
+        return float(
+            policy is not None and policy.control is None and getattr(policy, "among", "") != "others"
+        )
+
+    def of(*families: str) -> Lost:
+        return lambda cell: masks(cell) * (cell.experiment.model.family in families)
+
+    diffusion = {studied.family for studied in models.values()} - {CAUSAL}
+    outcomes: list[Lost] = [
+        lambda cell: 0.0, masks, lambda cell: 0.5 * (cell.policy != "none"),
+        lambda cell: masks(cell) * (getattr(cell.experiment.policy, "k", 0) == 10), of(CAUSAL), of(*diffusion),
+        of("mmada"), of(*diffusion - {"mmada"}),
+    ]  # fmt: skip
+    for lost in outcomes:
+        for measures in collect(_frames(graded, lost), models):
+            part = next(part_of(cell) for cell in graded if measures.about in _abouts(cell))
+            yield from ((part, *decided) for decided in _decided(measures, Kind.ACCURACIES))
+
+
+def _distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Of decodings under which the same models are asked the same, the first."""
+    asked: dict[tuple[str, str], set[tuple[str, str, int]]] = defaultdict(set)
+    for cell in cells:
+        asked[_task(cell), cell.decoding_name].add((cell.model.name, cell.policy, len(cell.documents)))
+    first = {(task, frozenset(own)): decoding for (task, decoding), own in reversed(asked.items())}
+    return [
+        cell for cell in cells
+        if first[_task(cell), frozenset(asked[_task(cell), cell.decoding_name])] == cell.decoding_name
+    ]  # fmt: skip
+
+
+def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:
+    """The tables that cells leave, one draw of each control: what is not lost is right."""
+    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    whole = dict.fromkeys(MASKED.values(), 1.0)
+    for cell in cells:
+        text = isinstance(cell.experiment.task, ReadTask)
+        about = {"model": cell.model.name, "task": _task(cell), "decoding_name": cell.decoding_name}
+        about["policy"] = pooled(cell.policy)
+        if about | whole in rows["likelihood" if text else "results"]:
+            continue
+        rows["likelihood" if text else "results"].append(about | whole)
+        share = lost(cell)
+        for at, i in enumerate(cell.documents[:MOST]):
+            gone = int((at + 1) * share) > int(at * share)
+            score = {"nll": 3.0 + 3.0 * gone + 1e-3 * (i % 3)} if text else {"passed": not gone}
+            rows["passages" if text else "records"].append(about | {"document": str(i)} | score)
+    return {name: pd.DataFrame(each) for name, each in rows.items()}
+
+
+def _decided(measures: Measures, kind: Kind) -> Iterator[tuple[str, Status]]:
+    for claim in CLAIMS:
+        if claim.kind == kind and claim.concerns(measures.family) and claim.takes(measures):
+            verdict = claim.verdict(measures)
+            if verdict.decided:
+                yield claim.name, verdict.status
+
+
+# ---- traces --------------------------------------------------------------------------------------
+
+
+class Traced(NamedTuple):
+    """What the cells of one model, decoding and set of traces record."""
+
+    model: str
+    family: str
+    group: str
+    task: str
+    decoding: str
+
+
+def _traced(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
+    """(part, claim, status) where measures lie clearly on one side of their limits, or on the other."""
+    sets: dict[Traced, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.kind == "trace" and cell.exact:
+            family = cell.experiment.model.family
+            sets[Traced(cell.model.name, family, cell.group, _task(cell), cell.decoding_name)].append(cell)
+    for traced, own in sets.items():
+        plain = next((cell for cell in own if cell.policy == "none"), None)
+        if plain is None:
+            continue
+        policies = {cell.policy for cell in own}
+        families = {
+            other.family for other in sets if traced._replace(model=other.model, family=other.family) == other
+        }
+        for claim in CLAIMS:
+            if not claim.concerns(traced.family) or claim.kind not in (Kind.TRACES, Kind.PAIRS):
+                continue
+            for sign in (1, -1):
+                planted = _planted(claim, sign, plain, families, policies)
+                verdict = claim.verdict(planted)
+                if verdict.decided:
+                    yield part_of(plain), claim.name, verdict.status
+
+
+def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: set[str]) -> Measures:
+    """The measures of a claim, beyond their limits to one side. One document has no interval."""
+    options, n = claim.options, len(cell.documents)
+    family = cell.experiment.model.family
+
+    def beyond(measure: Measure, limit: float, way: int, of: str = "") -> dict[str, Estimate]:
+        if measure in _missing(cell):
+            return {}
+        value = limit + 2 * NEAR * way
+        estimate = Estimate(value, value - NEAR, value + NEAR) if n > 1 else point(value)
+        if measure == Measure.WITH:
+            return {Measure.WITHOUT.named(): Estimate(1 - value, 1 - estimate.high, 1 - estimate.low)}
+        return {measure.named(of): estimate}
+
+    others: tuple[Measures, ...] = ()
+    found: dict[str, Estimate] = {}
+    if claim.decide == "against":
+        way = sign if Side(options.get("side", "above")) == Side.ABOVE else -sign
+        found = beyond(Measure[options["measure"]], options["limit"], way, options.get("of", ""))
+    elif claim.decide == "either":
+        found = beyond(Measure[options["wanted"]], options["limit"], sign, options.get("of", ""))
+        found |= beyond(Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", ""))
+        found |= beyond(Measure.MOVING_BEYOND, 0.5, 1)
+    elif claim.decide == "drifts":
+        found = beyond(Measure.DRIFT, 0.1 * options["sign"], sign * options["sign"], "position")
+        found |= {Measure.TIES.named(): point(0.0)} | beyond(Measure.BLOCK_P, 0.0, 1)
+        found |= {Measure.BLOCK_P.named(): point(0.0)} if Measure.BLOCK_P.named() in found else {}
+    elif claim.decide == "fewer_than" and options["family"] in families:
+        found = beyond(Measure.SINKS, 1.0, -2 * sign)
+        others = (
+            Measures("other", options["family"], Kind.TRACES, estimates=beyond(Measure.SINKS, 1.0, 2 * sign)),
+        )
+    elif claim.decide == "later_and_less_sure" and POLICY in policies:
+        found = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(Measure.DELAY_OF, 0.0, sign, LESS)
+        if any(control(policy) is not None for policy in policies):
+            found |= {Measure.DAMAGE.named(): point(1.0)}
+    return Measures("planted", family, claim.kind, prompts=n, estimates=found, others=others)
+
+
+def _missing(cell: Cell) -> set[Measure]:
+    """Measures that the recordings of a cell do not give."""
+    decoding, capture = cell.experiment.decoding, cell.capture
+    blocks = decoding.new_tokens // int(getattr(decoding, "block", 0) or decoding.new_tokens)
+    missing = set() if blocks > 1 else {Measure.BLOCK_P}
+    if not getattr(capture, "by_query", False):
+        missing |= {Measure.SPLIT_BEYOND}
+    if getattr(capture, "level", "") != "maps":
+        missing |= {Measure.CONFIDENCE_OF, Measure.DELAY_OF}
+    return missing
