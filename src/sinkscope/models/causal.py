@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,13 +166,17 @@ def refuse_own_attention(error: Exception, checkpoint: Checkpoint, network_class
         ) from error
 
 
+HEADLESS = (
+    "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"
+)  # fmt: skip
+"""How transformers' names of networks without a language-model head end; GPT2LMHeadModel has one."""
+
+
 def _refuse_headless(checkpoint: Checkpoint, missing: list[str]) -> None:
     """Say what is missing where config.json names a network without a language-model head."""
     listed = checkpoint.config.get("architectures")
     name = str(listed[0]) if isinstance(listed, list) and listed else ""
-    if missing and re.search(
-        r"(?<!LMHead)Model$|For(Sequence|Token)Classification$|For(QuestionAnswering|PreTraining)$", name
-    ):
+    if missing and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
         raise CheckpointError(
             f"{checkpoint.source} holds a {name}, which has no language-model head ({len(missing)} tensors of it are missing); "
             "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"

@@ -168,6 +168,7 @@ def record_of(
     tokens: int,
     policy: Policy | None,
     acted: Mapping[str, float],
+    /,
     **more: Any,
 ) -> Generation:
     """The record of one document, of which so many tokens were read; acted: what the policy did."""
