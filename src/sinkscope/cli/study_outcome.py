@@ -88,7 +88,7 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
                 keys[one, name] for one in beside for name in order[one] if (one, name) in keys
             )
             at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
-            body = [[head, *(at.get((model, (head, like)), "") for model in part)] for head, like in heads]
+            body = [[head, *(at.get((model, (head, like)), "") for model in beside)] for head, like in heads]
             top = ["", *map(_short, beside)]
             if len(models) == 1:
                 by_head = {keys[cell]: row for cell, row in cells.items()}
