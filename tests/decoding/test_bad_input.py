@@ -55,7 +55,7 @@ BAD_DECODINGS = {
     "no timesteps": (lambda: ss.MmadaImageDecoding(timesteps=0), ["timesteps"]),
     "negative guidance": (lambda: ss.MmadaImageDecoding(guidance=-1.0), ["guidance"]),
     "sdar at 0": (lambda: ss.SdarDecoding(temperature=0), ["top_k=1"]),
-    "stop a word": (lambda: ss.SdarDecoding(stop="eos"), ["stop should be ids"]),
+    "stop a word": (lambda: ss.SdarDecoding(stop="eos"), ["stop should be 'model', None, or token ids"]),
     "steps of a block": (lambda: ss.SdarDecoding(steps=3, scoring="raw"), ["divide the block"]),
     "remasking of sdar": (lambda: ss.SdarDecoding(remasking="entropy_bounded"), ["not known"]),
     "sub-blocks": (lambda: ss.FastDllmDecoding(small_block=5), ["multiple of small_block"]),

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.decoding.golden_runs import BLOCKS
+from tests.decoding.ragged import ALL, check, prompts
 from tests.helpers import golden
 
 import sinkscope as ss
@@ -54,52 +54,8 @@ CASES = [
     for family, many in DECODINGS.items()
     for name, decoding in many.items()
 ]
-SEEDS = [5, 6, 7, 5]
-LENGTHS = [13, 13, 8, 13]
-UNEQUAL, ALL = (0, 2), (0, 1, 2, 3)
-"""Rows of another length and seed, of which the first shares its seed with a third; and all rows."""
-
-
-def prompts() -> list[list[int]]:
-    """Two rows of one length and seed are different rows all the same."""
-    draw = torch.Generator().manual_seed(2)
-    return [torch.randint(0, 200, (length,), generator=draw).tolist() for length in LENGTHS]
-
-
-def check(family: str, decoding: Any, which: Sequence[int] = ALL, **options: Any) -> None:
-    """These rows' states, answers and accounts of their policy are those of their runs alone."""
-    model, rows = golden.model(family), prompts()
-    given: dict[str, Any] = {"prompts": rows}
-    if model.spec.padding == "left":
-        widest = max(LENGTHS)
-        given["prompts"] = torch.tensor([[0] * (widest - len(row)) + row for row in rows])
-        given["attention_mask"] = torch.arange(widest) >= widest - torch.tensor(LENGTHS)[:, None]
-    batch = ss.generate(model, decoding=decoding, seed=SEEDS, **given, **options)
-    for row in which:
-        prompt, seed = rows[row], SEEDS[row]
-        alone = ss.generate(model, [prompt], decoding, seed=[seed], **options)
-        assert batch.answers[row] == alone.answers[0], f"row {row}"
-        assert batch.forwards[row] == alone.forwards[0], f"row {row}"
-        for name in ("hidden_share", "sinks_hit"):
-            if options.get("policy") is not None:
-                together, single = getattr(batch, name)[row], getattr(alone, name)[0]
-                torch.testing.assert_close(together, single, atol=1e-6, rtol=1e-5, equal_nan=True)
-        if options.get("capture") is not None:
-            compare(batch.trace.dataset.isel(sample=row), alone.trace.dataset.isel(sample=0), decoding)
-
-
-def compare(batch: Any, alone: Any, decoding: Any) -> None:
-    """What was recorded in the steps that a row took part in, in their order, and what became of its tokens."""
-    places = batch["position"].values >= 0
-    taken = (batch["tokens"].values[:, places] >= 0).any(-1)
-    for name in ("tokens", "received", "received_all", "confidence", "decided"):
-        if name in alone:
-            ours, theirs = batch[name].values[taken][..., places], alone[name].values
-            theirs = theirs[(alone["tokens"].values >= 0).any(-1)][..., : ours.shape[-1]]
-            np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=1e-5, err_msg=name)
-    if decoding.edits:
-        ours = batch["edited"].values[places]
-        np.testing.assert_array_equal(ours, alone["edited"].values[: len(ours)])
+UNEQUAL = (0, 2)
+"""Rows of another length and seed, of which the first shares its seed with a third."""
 
 
 @pytest.mark.slow

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
+from tests.decoding.ragged import check
 from tests.helpers import golden
 from tests.helpers.repeated import Played, played  # noqa: F401
 
@@ -190,49 +190,12 @@ ROWS = [
     for name, decoding in many.items()
     for policy in (None, "top:2", "random(top:1)", "first:1")
 ]
-SEEDS, LENGTHS = [5, 6, 7], [13, 8, 13]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "decoding", "policy"), ROWS)
 def test_a_row_equals_its_run_alone(family: str, decoding: Any, policy: str | None) -> None:
-    model = golden.model(family)
-    draw = torch.Generator().manual_seed(2)
-    rows = [torch.randint(3, 180, (length,), generator=draw).tolist() for length in LENGTHS]
-    batch = generate_rows(model, rows, decoding, SEEDS, policy)
-    for row, (prompt, seed) in enumerate(zip(rows, SEEDS, strict=True)):
-        alone = ss.generate(model, [prompt], decoding, seed=[seed], policy=policy, capture=ss.Capture())
-        assert batch.answers[row] == alone.answers[0], f"row {row}"
-        assert batch.forwards[row] == alone.forwards[0], f"row {row}"
-        if policy is not None:
-            torch.testing.assert_close(batch.hidden_share[row], alone.hidden_share[0], atol=1e-6, rtol=1e-5)
-        one, two = batch.trace.dataset.isel(sample=row), alone.trace.dataset.isel(sample=0)
-        places = one["position"].values >= 0
-        taken, own = (one["tokens"].values[:, places] >= 0).any(-1), two["position"].values >= 0
-        mine = (two["tokens"].values[:, own] >= 0).any(-1)
-        for variable in ("tokens", "received", "confidence", "decided"):
-            ours = one[variable].values[taken][..., places]
-            theirs = two[variable].values[mine][..., own]
-            width = min(ours.shape[-1], theirs.shape[-1])
-            np.testing.assert_allclose(
-                ours[..., :width], theirs[..., :width], atol=1e-4, rtol=1e-4, err_msg=variable
-            )
-
-
-def generate_rows(
-    model: Any, rows: Sequence[list[int]], decoding: Any, seeds: list[int], policy: Any
-) -> ss.Run:
-    """Rows of unequal length in one call, padded on the left where the family has it so."""
-    causal_mode = model.mode(causal=decoding.causal)
-    given: dict[str, Any] = {"prompts": list(rows)}
-    if causal_mode.spec.padding == "left":
-        widest = max(map(len, rows))
-        given["prompts"] = torch.tensor([[0] * (widest - len(row)) + row for row in rows])
-        given["attention_mask"] = (
-            torch.arange(widest) >= widest - torch.tensor([len(row) for row in rows])[:, None]
-        )
-    model = causal_mode if decoding.causal else model
-    return ss.generate(model, decoding=decoding, seed=seeds, policy=policy, capture=ss.Capture(), **given)
+    check(family, decoding, close=1e-4, policy=policy, capture=ss.Capture())
 
 
 @pytest.mark.slow
@@ -280,7 +243,8 @@ def test_the_default_decodings_and_text_forms() -> None:
         (lambda: ss.Bd3lmDecoding(stochastic=1), "stochastic should be"),
         (lambda: ss.DiffusionGemmaDecoding(t_min=0.5, t_max=0.5), "above t_min"),
         (lambda: ss.DiffusionGemmaDecoding(entropy_bound=0), "entropy_bound"),
-        (lambda: ss.DiffusionGemmaDecoding(stability_threshold=None), "go together"),
+        (lambda: ss.DiffusionGemmaDecoding(entropy_bound=None), "entropy_bound"),
+        (lambda: ss.DiffusionGemmaDecoding(steps=None), "steps"),
         (lambda: ss.DiffusionGemmaDecoding(eos="end"), "eos should be"),
     ],
 )
@@ -373,3 +337,49 @@ def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cach
         run = ss.generate(golden.model(family), torch.arange(16)[None], decoding, capture=True, **options)
         assert torch.equal(run.states, plain.states)
         assert ("prefill_received" in run.trace.dataset) == cache
+
+
+def test_what_is_none_is_switched_off_as_officially() -> None:
+    """Against transformers' own loop: no temperature, no early stop."""
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 14)[None]
+    assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
+    assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
+    network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
+    for options in (
+        {"t_max": None},
+        {"stability_threshold": None},
+        {"t_min": None, "confidence_threshold": None},
+    ):
+        run = ss.generate(
+            model,
+            ids,
+            ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options),
+            seed=5,
+        )
+        torch.manual_seed(5)
+        theirs = network.generate(
+            ids, max_new_tokens=8, max_denoising_steps=3, sampler_config=EntropyBoundSamplerConfig(entropy_bound=2.0),
+            eos_token_id=None, pad_token_id=None, **options,
+        )  # fmt: skip
+        found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
+        assert torch.equal(run.output, found)
+
+
+def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:
+    """Also where one stream draws for the batch, and the row waits; a canvas is judged as a block."""
+    name = "gen_c8_s16_stop_adaptive_batch2_seed327.npz"
+    stored, data = golden.arrays("diffusion_gemma", name), recorded("diffusion_gemma", name).trace.dataset
+    decided, starts = data["decided"].values, stored["active_start"]
+    waits = 0
+    for start in np.unique(starts):
+        steps = np.flatnonzero(starts == start)
+        for row in range(2):
+            ended = np.flatnonzero(stored["finished"][steps, row].astype(bool))
+            last = steps[ended[0]] if len(ended) else steps[-1]
+            assert decided[row, last, start : start + 8].all()
+            assert not decided[row, last + 1 : steps[-1] + 1].any()
+            waits += steps[-1] - last
+    assert waits > 0
+    assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))

@@ -32,6 +32,7 @@ OTHERS = {
 }  # fmt: skip
 """Settings that stand in no fixture's config.json, and would change what is computed."""
 UNUSED = {
+    "llada2": ("use_qk_norm",),  # the norm is always there; switched off it is refused
     "llada_moe": ("norm_topk_prob",),  # the official file never normalises
     "nemotron_diffusion": (
         "mlp_bias",
@@ -186,3 +187,24 @@ def test_wrong_settings_of_diffusion_gemma_are_named(
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ss.CheckpointError, match=name):
         ss.load(tmp_path / "checkpoint", device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("llada", "mmada")])
+def test_no_field_of_the_networks_own_config_class_is_silently_ignored(family: str, tmp_path: Path) -> None:
+    """Fields that stand in no fixture: the official classes have those of transformers' networks, which they were made from."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    (folder / "config.json").chmod(0o644)
+    config = json.loads((folder / "config.json").read_text())
+    plain = outcome(family, folder, config)
+    assert isinstance(plain, torch.Tensor), plain
+    fields = type(golden.model(family).network.config)().to_dict()
+    silent = []
+    for name, value in fields.items():
+        if name in config or inert(name) or name in (*DECIDED_ELSEWHERE, *UNUSED.get(family, ())):
+            continue
+        found = outcome(family, folder, {**config, name: changed(value)})
+        if isinstance(found, torch.Tensor) and found.shape == plain.shape and torch.equal(found, plain):
+            silent.append(name)
+    assert set(silent) <= {"max_position_embeddings"}, silent

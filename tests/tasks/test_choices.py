@@ -163,7 +163,7 @@ def test_bad_files_are_explained(tmp_path: Path) -> None:
         registry.get("piqa", "causal").documents()
     with pytest.raises(InputError, match="no file at"):
         registry.get("piqa", "causal", tmp_path / "missing")
-    with pytest.raises(InputError, match="has no scheme 'words'"):
+    with pytest.raises(InputError, match="scheme 'words' is not known"):
         registry.get("piqa:words", "causal")
     with pytest.raises(InputError, match="measured by the bound"):
         ss.evaluate("organism/scratch", "blimp", MaskedReading(share=0.5), limit=1)

@@ -258,7 +258,7 @@ def test_wrong_arguments(folder: Path) -> None:
     from sinkscope.tasks.lm_eval import SinkscopeLM
 
     source = str(folder / "llada")
-    with pytest.raises(InputError, match="no option 'lenght' for a llada model: did you mean length"):
+    with pytest.raises(InputError, match="option 'lenght' is not known; did you mean length"):
         SinkscopeLM(source, device="cpu", lenght=8)
     with pytest.raises(InputError, match="not a multiple of block"):
         SinkscopeLM(source, device="cpu", length=10, block=4)
@@ -272,7 +272,7 @@ def test_a_typo_names_the_right_option_and_a_missing_gpu_the_cpu(
     from sinkscope.tasks.lm_eval import SinkscopeLM
 
     source = str(folder / "llada")
-    with pytest.raises(InputError, match="no option 'polcy' for a llada model: did you mean policy"):
+    with pytest.raises(InputError, match="option 'polcy' is not known; did you mean policy"):
         SinkscopeLM(source, device="cpu", polcy="top:5")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert SinkscopeLM(source, device="cuda:0").model.device.type == "cpu"  # what lm-eval asks for by default

@@ -96,7 +96,7 @@ def test_no_sandbox_only_by_choice() -> None:
     document = task.documents(1)[0]
     assert task.grade(document, document.answer).passed
     assert not task.grade(document, "pass").passed
-    with pytest.raises(InputError, match="unknown sandbox"):
+    with pytest.raises(InputError, match="sandbox 'nothing' is not known"):
         get("small_code", sandbox="nothing").grade(document, "pass")
     assert get("word_problems", sandbox="none") == get("word_problems")
 

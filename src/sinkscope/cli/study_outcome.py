@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,8 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
     for table in (shown.REUSE, *(one for plugin in PLUGINS.values() for one in plugin.terminal)):
         said += shown.lines(table, frames.get(table.name))
     models = [model.name for model in outcome.study.models]
-    said += [line for model in models if (line := model_line(frames, model))]
+    for model in models:
+        said += textwrap.wrap(model_line(frames, model), WIDTH, subsequent_indent="    ")
     warnings = list(dict.fromkeys(_warnings(frames, out)))
     more = (
         [f"… and {len(warnings) - MOST_WARNINGS} more, in the report"]
@@ -151,7 +153,7 @@ def _needed(frames: Any, row: dict[str, Any]) -> str:
     if row["control"] == row["control"] and row["control"] is not None:
         lost += f", random keys {_percent(row['control'])}"
     if (beside := _of_equal_attention(frames, row, text)) is not None:
-        lost += f", random keys with as much attention {_percent(beside)}"
+        lost += f", of equal attention {_percent(beside)}"
     return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
 
 

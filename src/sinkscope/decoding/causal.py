@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids
 from sinkscope.decoding.engine import Engine, asked
 from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
@@ -46,11 +46,6 @@ class CausalDecoding(Decoding):
     def __post_init__(self) -> None:
         whole("length", self.length, 1)
         object.__setattr__(self, "eos", checked_ends(self.eos))
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids to stop at must be in the vocabulary."""
-        for number in self.eos if isinstance(self.eos, tuple) else ():
-            in_vocabulary("eos", number, vocabulary)
 
     def end_ids(self, model: Model) -> tuple[int, ...]:
         """The ids that end a row."""

@@ -24,14 +24,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, complain, fill
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
@@ -80,16 +73,24 @@ class Causal(Family):
         number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
-        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
-        inner = text.get("eos_token_id") if isinstance(text, dict) else None
-        return SpecialIds(
-            mask=None,
-            eos=all_ids(*read("eos", "gc"), inner, *read("eos", "t")),
-            bos=first_id(*read("bos", "gct")),
-            pad=first_id(*read("pad", "gct")),
-            eot=first_id(*read("eot", "t", text="<|eot_id|>")),
-        )
+        """Ids of the checkpoint's files and the tokenizer."""
+        return text_ids(checkpoint, tokenizer, "<|eot_id|>")
+
+
+def text_ids(checkpoint: Checkpoint, tokenizer: Any, turn_text: str) -> SpecialIds:
+    """Ids from generation_config.json (it may name several eos ids), config.json, its text config and the tokenizer; no mask."""
+    read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+
+    def entries(name: str) -> tuple[Any, ...]:
+        return (*read(name, "gc"), inner.get(f"{name}_token_id"), *read(name, "t"))
+
+    return SpecialIds(
+        eos=all_ids(*entries("eos")),
+        bos=first_id(*entries("bos")),
+        pad=first_id(*entries("pad")),
+        eot=first_id(*read("eot", "t", text=turn_text)),
+    )
 
 
 def _varied(checkpoint: Checkpoint, variant: Variant, device: torch.device, dtype: torch.dtype) -> nn.Module:

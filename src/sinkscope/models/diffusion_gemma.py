@@ -19,16 +19,9 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import current, forward
 from sinkscope.base.errors import CheckpointError, nearest
-from sinkscope.models.causal import pretrained
+from sinkscope.models.causal import pretrained, text_ids
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, SpecialIds
 from sinkscope.models.settings import check_settings
 
 TEXT_SIZES = (
@@ -70,13 +63,7 @@ class DiffusionGemma(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from generation_config.json, the text config and the tokenizer; none is a mask."""
-        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config") or {}
-        return SpecialIds(
-            eos=all_ids(*read("eos", "g"), text.get("eos_token_id"), *read("eos", "t")),
-            bos=first_id(*read("bos", "g"), text.get("bos_token_id"), *read("bos", "t")),
-            pad=first_id(*read("pad", "g"), text.get("pad_token_id"), *read("pad", "t")),
-            eot=first_id(*read("eot", "t", text="<turn|>")),
-        )
+        return text_ids(checkpoint, tokenizer, "<turn|>")
 
     def states(
         self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None

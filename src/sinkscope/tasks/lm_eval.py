@@ -20,7 +20,8 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.decoding import Decoding, decoding_from_options, option_fields
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
@@ -342,10 +343,7 @@ def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
     """Decoding options of the family, by name; a name that is near to one of our own is answered with that."""
     known = [*option_fields(family), *inspect.signature(SinkscopeLM).parameters]
     for name in given:
-        if name not in known:
-            raise InputError(
-                f"--model_args has no option {name!r} for a {family} model: {nearest(name, known)}"
-            )
+        one_of(f"--model_args of a {family} model: option", name, known)
     return json.loads(json.dumps(given))  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sinkscope.base import checks
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.errors import InputError
 from sinkscope.tasks.sources import Example
 from sinkscope.tasks.task import Prompt, Scheme, Turn
 
@@ -44,9 +44,7 @@ def choose(
         if family is None:
             raise InputError(f"{task} needs a model family or a scheme; schemes are {', '.join(known)}")
         scheme = defaults.get(family, defaults.get(OTHER, ""))
-    if scheme not in known:
-        raise InputError(f"{task} has no scheme {scheme!r}: {nearest(scheme, known)}")
-    return known[scheme]
+    return known[checks.one_of(f"{task}: scheme", scheme, known)]
 
 
 def compose(scheme: Scheme, question: str, examples: Sequence[Example] = ()) -> Prompt:

@@ -22,8 +22,7 @@ from sinkscope.base.textform import Notation
 Array = npt.NDArray[np.generic]
 
 LEVELS = ("heads", "layers", "maps")
-RANDOM_KINDS = ("control a", "control b")
-QUERY_KINDS = ("masked", "decided", "prompt", *RANDOM_KINDS)
+QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
 """Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
 random into two classes as large as the first two, for what differs between classes by chance."""
 

@@ -17,7 +17,8 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import generated
 from sinkscope.tasks.battery import skills
 from sinkscope.tasks.battery.skills import Skill
@@ -40,9 +41,7 @@ class Stratum(NamedTuple):
 
 def skill_of(name: str) -> Skill:
     """The skill called `name`."""
-    if name not in SKILLS:
-        raise InputError(f"the battery has no skill {name!r}: {nearest(name, SKILLS)}")
-    return skills.SKILLS[name]
+    return skills.SKILLS[one_of("skill of the battery", name, SKILLS)]
 
 
 def check_level(stratum: Stratum) -> Stratum:

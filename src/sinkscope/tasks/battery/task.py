@@ -14,7 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.tasks import battery
 from sinkscope.tasks.battery import SKILLS, Stratum, check_level, skill_of, strata, stratum_of
 from sinkscope.tasks.battery.skills import after_mark
@@ -76,9 +77,7 @@ def task(scheme: str | None = None, family: str | None = None, data: str | Path 
     part, _, wording = (scheme or "").partition(":")
     if part in SCHEMES and not wording:
         part, wording = "", part
-    wording = wording or "plain"
-    if wording not in SCHEMES:
-        raise InputError(f"the battery has no scheme {wording!r}: {nearest(wording, SCHEMES)}")
+    wording = one_of("scheme of the battery", wording or "plain", SCHEMES)
     name = f"battery:{part}" if part else "battery"
     made = only_scheme(name, "mark", None, family, data)
     return Battery(made if wording == "plain" else _chat(made), name, _chosen(part))
@@ -87,10 +86,8 @@ def task(scheme: str | None = None, family: str | None = None, data: str | Path 
 def _chosen(part: str) -> tuple[Stratum, ...]:
     """The strata that a part of the battery's name stands for."""
     skill, at, level = part.partition("@")
-    if part and skill not in SKILLS:
-        raise InputError(
-            f"the battery has no skill or scheme {skill!r}: {nearest(skill, [*SKILLS, *SCHEMES])}"
-        )
+    if part:
+        one_of("skill or scheme of the battery", skill, [*SKILLS, *SCHEMES])
     if not at:
         return strata((skill,)) if skill else strata()
     if not level.isdecimal():

@@ -8,7 +8,8 @@ import sys
 import warnings
 from functools import lru_cache
 
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.checks import one_of
+from sinkscope.base.errors import InputError
 from sinkscope.tasks.sandbox import bubblewrap
 from sinkscope.tasks.sandbox.process import Rung, execute
 from sinkscope.tasks.sandbox.program import Limits, Program
@@ -121,9 +122,7 @@ def chosen(kind: str = "auto") -> Rung:
 @lru_cache(maxsize=8)
 def _tried(kind: str) -> tuple[Rung | None, str]:
     """The first rung of a kind whose probe comes back, and otherwise why none does."""
-    if kind not in KINDS:
-        raise InputError(f"unknown sandbox {kind!r}: {nearest(kind, KINDS)}")
-    if kind == "none":
+    if one_of("sandbox", kind, KINDS) == "none":
         return NONE, ""
     failures: list[str] = []
     for rung in _candidates(kind, failures):
