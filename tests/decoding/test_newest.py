@@ -324,7 +324,6 @@ def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
     assert table.equals(one)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("cache", [True, False])
 def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cache(cache: bool) -> None:
     """Nemotron and Fast-dLLM want the prompt's prediction of the first token, whether or not it is kept."""
@@ -338,7 +337,8 @@ def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cach
         run = ss.generate(golden.model(family), torch.arange(16)[None], decoding, capture=True, **options)
         assert torch.equal(run.states, plain.states)
         assert ("prefill_received" in run.trace.dataset) == cache
-=======
+
+
 def test_what_is_none_is_switched_off_as_officially() -> None:
     """Against transformers' own loop: no temperature, no early stop."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
@@ -383,4 +383,3 @@ def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_st
             waits += steps[-1] - last
     assert waits > 0
     assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))
->>>>>>> main

@@ -262,17 +262,10 @@ def block_step(
 
 
 def store_step(x: Tensor, after: Tensor, alive: Tensor, mask_id: int) -> Step:
-<<<<<<< HEAD
-    """The step whose forward put a finished block into the cache: what it writes had no rival."""
-    nothing, ties = torch.full(x.shape, float("nan"), device=x.device), torch.zeros(len(x), dtype=torch.long)
-    decided = (after != x) & (after != mask_id)
-    return Step(x, after, x == mask_id, nothing, torch.full_like(x, -1), decided, ties, alive, kind="store")
-=======
     """The step in which rows Bool [B] store a finished block; what it wrote are no candidates that were chosen."""
     nothing, ties = torch.full(x.shape, float("nan"), device=x.device), torch.zeros(len(x), dtype=torch.long)
     decided, none = (after != x) & (after != mask_id), torch.full_like(x, -1)
     return Step(x, after, x == mask_id, nothing, none, decided, ties, alive, kind="store")
->>>>>>> main
 
 
 def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:

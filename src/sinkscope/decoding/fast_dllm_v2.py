@@ -21,11 +21,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, share, whole
 from sinkscope.base.errors import InputError
-<<<<<<< HEAD
-from sinkscope.decoding.base import DECODINGS, Decoding, in_vocabulary
-=======
 from sinkscope.decoding.base import DECODINGS, Decoding
->>>>>>> main
 from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, store_step
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Step, Twin

@@ -21,19 +21,7 @@ from torch import Tensor
 from sinkscope.attention.visibility import behind_a_prompt
 from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-<<<<<<< HEAD
-from sinkscope.decoding.base import (
-    DECODINGS,
-    Decoding,
-    checked_ends,
-    end_ids,
-    even_plan,
-    in_vocabulary,
-    until,
-)
-=======
 from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, even_plan, until
->>>>>>> main
 from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, store_step, transferred
 from sinkscope.decoding.causal import CausalDecoding
 from sinkscope.decoding.engine import Engine
