@@ -59,7 +59,7 @@ def number(value: Any, form: str = ".3f") -> str:
         return ""
     if not isinstance(value, (int, float)):
         return str(value)
-    if form.startswith("+") and abs(value) < ROUNDING:
+    if form[:1] == "+" and abs(value) < ROUNDING:
         value = 0.0
     text = f"{value:{form}}".replace("-", "−")
     return text.lstrip("−+") if set(text) <= set("−+0.%") else text  # no zero below zero
