@@ -24,6 +24,7 @@ from sinkscope.decoding.blocks import Blocks, block_step, draw, filtered, transf
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
+from sinkscope.models.model import Model
 
 REMASKING = ("low_confidence_dynamic", "low_confidence_static", "sequential")
 SCORING = ("filtered", "raw")
@@ -80,7 +81,7 @@ class SdarDecoding(Decoding):
         one_of("scoring", self.scoring, SCORING)
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
-        checked_ends(self.stop, "stop")
+        self._stops(None)
         if self.scoring == "raw" and self.block % self.steps:
             raise InputError(
                 f"the evaluation loop (scoring='raw') needs steps that divide the block, got {self.steps} for {self.block}"
@@ -110,6 +111,9 @@ class SdarDecoding(Decoding):
         """Prompt and answer, rounded up to whole blocks."""
         return -(-(prompt + self.length) // self.block) * self.block
 
+    def _stops(self, model: Model | None) -> tuple[int, ...]:
+        return () if self.stop == () else end_ids(checked_ends(self.stop, "stop"), model)
+
     def begin(
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
     ) -> tuple[Tensor, Iterator[Step]]:
@@ -120,9 +124,7 @@ class SdarDecoding(Decoding):
 
     def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
         blocks = Blocks(engine, self.block)
-        stops = torch.tensor(
-            end_ids(checked_ends(self.stop), engine.model), dtype=torch.long, device=x.device
-        )
+        stops = torch.tensor(self._stops(engine.model), dtype=torch.long, device=x.device)
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         first = prompt // self.block * self.block
         blocks.prefill(x, first)
