@@ -12,7 +12,7 @@ from sinkscope.reuse.rule import REUSES, Reuse
 from sinkscope.reuse.shadow import Shadowed
 
 ALLOWED = (
-    "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|received|recent|first|random,refresh=STEPS, "
+    "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|above|others|received|recent|first|random,refresh=STEPS, "
     "drift:COSINE,by=key|union,refresh=all|layers (STEPS may be block), or a published setting"
 )
 
