@@ -33,6 +33,14 @@ GROUPS = {
     "base": ("Errors", "What sinkscope raises."),
 }
 """Folder of the package → title and first sentence of the API page for the public names that come from it."""
+BASES = {
+    "Decoding": "decoding",
+    "Policy": "policies",
+    "FixedRule": "policies",
+    "ScoredRule": "policies",
+    "Reuse": "reuse",
+}
+"""What one derives from, and its folder: their methods are shown, and of the classes derived from them options and examples."""
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -91,9 +99,10 @@ def api_pages() -> dict[str, str]:
     overview += ["| group | names |", "|---|---|"]
     pages = {}
     for folder, (title, about) in GROUPS.items():
+        names[folder].sort(key=BASES.__contains__)  # what one uses first
         words = [f"[`{name}`](api/{folder}.md#sinkscope.{name})" for name in names[folder]]
         overview.append(f"| [{title}](api/{folder}.md) | {', '.join(words)} |")
-        lines = [f"# {title}", "", about, "", *(f"::: sinkscope.{name}\n" for name in names[folder])]
+        lines = [f"# {title}", "", about, "", *(_entry(name, folder) for name in names[folder])]
         pages[f"reference/api/{folder}.md"] = "\n".join(lines)
     overview += [
         "",
@@ -104,6 +113,12 @@ def api_pages() -> dict[str, str]:
     ]
     overview += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
     return {"reference/api.md": "\n".join(overview), **pages}
+
+
+def _entry(name: str, folder: str) -> str:
+    """What mkdocstrings shows of a public name."""
+    derived = folder in BASES.values() and name not in BASES and name[0].isupper()
+    return f"::: sinkscope.{name}\n" + ("    options:\n      members: false\n" if derived else "")
 
 
 def command_page() -> str:

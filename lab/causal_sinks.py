@@ -24,7 +24,7 @@ SHARES = (0.06, 0.07, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.25, 0.3, 0.35, 0
 WORDS = (
     "tokens",
     "sinks per head",
-    "heads without",
+    "heads without a sink",
     "heads whose first token is one",
     "first token > .3 (Gu et al.)",
     "unknown keys",
@@ -62,7 +62,7 @@ def text_row(model: ss.Model, ids: torch.Tensor) -> list[str]:
     rows = ss.summary(trace).set_index("measure")["value"]
     first = float(detect(trace).isel(step=0, key=0).mean())
     gu = rows["heads with mean attention > 0.3 on the first token"]
-    numbers = rows["sinks per head"], rows["heads without"], first, gu
+    numbers = rows["sinks per head"], rows["heads without a sink"], first, gu
     return [f"{ids.shape[1]:,}", *(f"{number:.2f}" for number in numbers), f"{rows['unknown keys']:.0%}"]
 
 

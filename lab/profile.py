@@ -84,7 +84,7 @@ def profile(folder: Path, prompts: int) -> dict[str, Any]:
     return found
 
 
-UNASKED = ("ARM-like dependency", "fixed-anchor reliance")
+UNASKED = ("needs its strongest keys", "needs its first tokens")
 """Questions that need accuracies under policies: the masking table has them."""
 
 

@@ -233,7 +233,7 @@ def windows(without: float, first: float) -> Study:
     return recorded(study)
 
 
-(ANCHOR,) = (question for question in QUESTIONS if question.name == "fixed-anchor reliance")
+(ANCHOR,) = (question for question in QUESTIONS if question.name == "needs its first tokens")
 PROBE = Claim("probe", "probed", {"of": probe_names()["answer length"]}, Kind.INSIDE)
 BY_NAME = {claim.name: claim for claim in (*CLAIMS, ANCHOR, PROBE)}
 STRONGER = (0.05, 0.1, 0.2, 0.4)
@@ -265,7 +265,7 @@ CHAINS: dict[str, Simulation] = {
         ),
         (Effect(lambda x: probed(x, 0.0), SUPPORTED, (0.5, 1.0, 2.0), "of the spread, at sinks alone"),),
     ),
-    "fixed-anchor reliance": Simulation(
+    "needs its first tokens": Simulation(
         (
             Null("both windows leave .03", windows(0.03, 0.03)),
             Null("both windows leave nothing", windows(0.0, 0.0)),

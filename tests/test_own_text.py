@@ -84,12 +84,12 @@ READ = {
     "study/comparison.py": (1, "names of columns with p"),
     "study/facts.py": (2, "the name of a type of torch; the name of a model"),
     "study/plugged.py": (1, "the name of a table of a plug-in"),
-    "study/spec.py": (1, "a model as people write it: SOURCE@causal"),
     "study/store.py": (2, "names of files, and of arrays in a file"),
 }
 """Files of these rooms that take a text apart: how often, and what it is."""
 OTHERS = {"base/textform.py": "a type in a declaration", "cli/inputs.py": "what was typed", "models/hub.py": "names of files",
           "models/load.py": "a path", "sinks/categories.py": "a token",
+          "tasks/small_code_parts.py": "a template",
           "tasks/sandbox/bubblewrap.py": "what a program says of itself",
           "tasks/sandbox/rungs.py": "what the system says"}  # fmt: skip
 """Files that look for words in a text: whose it is."""

@@ -60,8 +60,9 @@ def test_what_a_checkpoint_is(family: str, sinkscope) -> None:
         assert rows[name].startswith(value), (name, rows[name])
     count = sum(torch.Size(shape).numel() for shape in golden.manifest(family)["parameters"].values())
     assert rows["parameters"].replace(",", "") == str(count)
-    assert f"{4 * count / 1e6:.1f} MB in float32" in rows["memory for weights"]
-    assert f"{2 * count / 1e6:.1f} MB in bfloat16" in rows["memory for weights"]
+    for each, dtype in ((4, "float32"), (2, "bfloat16")):
+        told = f"{each * count / 1e6:.1f} MB" if each * count >= 1e6 else f"{each * count / 1e3:.0f} kB"
+        assert f"{told} in {dtype}" in rows["memory for weights"]
     assert rows["tokenizer"].startswith("none")
 
 

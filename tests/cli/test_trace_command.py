@@ -247,3 +247,21 @@ def test_kill_in_the_middle_of_the_command(tmp_path: Path) -> None:
     )
     last = trace.dataset["received"].isel(step=-1).values
     np.testing.assert_allclose(last.mean(-1), 1.0, atol=1e-3)
+
+
+def test_both_modes_of_a_checkpoint_side_by_side(sinkscope: Any, tmp_path: Path) -> None:
+    """SOURCE@causal is traced and described, a trace keeps that name, and the viewer shows both."""
+    source, ids = str(golden.checkpoint("nemotron_diffusion")), ids_file(tmp_path, [[5, 9, 2, 30]])
+    names = []
+    for mode in ("", "@causal"):
+        options = ["--prompt-ids", ids, "--length", 32, "--out", f"run{mode}.zarr.zip", "--device", "cpu"]
+        assert sinkscope("trace", source + mode, *options).code == 0
+        names.append(ss.Trace.open(tmp_path / f"run{mode}.zarr.zip").dataset.attrs["model"])
+    assert names == [source, source + "@causal"]
+    assert sinkscope("show", "run.zarr.zip", "run@causal.zarr.zip", "--view", "both.html").code == 0
+    assert "checkpoint@causal" in (tmp_path / "both.html").read_text()
+    described = sinkscope("models", source + "@causal")
+    assert "nemotron_causal" in described.out
+    refused = sinkscope("models", f"{golden.checkpoint('llada')}@causal")
+    assert refused.code == 2
+    assert "one mode" in refused.error

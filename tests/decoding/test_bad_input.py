@@ -55,7 +55,7 @@ BAD_DECODINGS = {
     "no timesteps": (lambda: ss.MmadaImageDecoding(timesteps=0), ["timesteps"]),
     "negative guidance": (lambda: ss.MmadaImageDecoding(guidance=-1.0), ["guidance"]),
     "sdar at 0": (lambda: ss.SdarDecoding(temperature=0), ["top_k=1"]),
-    "stop a word": (lambda: ss.SdarDecoding(stop="eos"), ["stop should be ids"]),
+    "stop a word": (lambda: ss.SdarDecoding(stop="eos"), ["stop should be 'model', None, or token ids"]),
     "steps of a block": (lambda: ss.SdarDecoding(steps=3, scoring="raw"), ["divide the block"]),
     "remasking of sdar": (lambda: ss.SdarDecoding(remasking="entropy_bounded"), ["not known"]),
     "sub-blocks": (lambda: ss.FastDllmDecoding(small_block=5), ["multiple of small_block"]),
@@ -136,7 +136,9 @@ def test_prompts_are_checked(family: str) -> None:
     refused(run(""), "tokenizer")
     refused(run("hello"), "no tokenizer files", "token ids")
     refused(run(["hello", 5]), "mixes texts")
-    refused(run([[1, 2, 3], [4, 5]]), "different length", "attention_mask")
+    masked = {"attention_mask": [[1, 1, 1], [1, 1, 0]]}
+    refused(run([[1, 2, 3], [4, 5]], **masked), "differ in length", "attention_mask")
+    refused(run([[1, 2, 3], [4, 0.5]]), "[batch, length]", "whole numbers")
     refused(run([1, 2, 3]), "[batch, length]")
     refused(run(torch.ones(1, 4)), "whole numbers", "float32")
     refused(run(torch.tensor([[1, -2]])), "-2", "0 to")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
 from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.models.model import Model
+from sinkscope.tasks.likelihood import denoised
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -341,6 +342,34 @@ class Foreign:
     width: int
 
 
+@dataclass(frozen=True)
+class Alternating(ss.FixedRule):
+    """Masks the first and the second key in turns, by what it remembers."""
+
+    word: ClassVar[str] = "alternating"
+
+    @property
+    def most(self) -> int:
+        return 1
+
+    def keys(self, view: Any) -> torch.Tensor:
+        turn = view.recall()
+        turn = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
+        view.remember(turn)
+        return (torch.arange(view.whole.keys) == turn)[None, None]
+
+
+def test_a_rule_of_others_that_remembers_is_not_repeated(
+    played: Played,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    options: dict[str, Any] = {"policy": Alternating(), "capture": ss.Capture()}
+    found = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8), **options)
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    equal(ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8), **options), found)
+
+
 class Holder:
     """Stands for a policy while it runs."""
 
@@ -363,6 +392,21 @@ def test_rules_of_others_are_told_apart_by_their_values() -> None:
     one, same, other = (State([Foreign(width)]).outline for width in (1, 1, 2))
     assert one == same != other
     assert State([Remembered(torch.ones(2))]).outline != State([Remembered(torch.ones(2))]).outline
+
+
+def test_replays_and_readings_give_their_graphs_back(played: Played) -> None:  # noqa: F811
+    """The second comparison of a shape captures nothing; nor does the second reading, step by step."""
+    model = ss.load(GOLDEN / "llada" / "checkpoint")
+    run = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8))
+    for use in (
+        lambda: ss.replay(model, run, "top:1"),
+        lambda: denoised(model, prompt(), 5, 8, None, [1, 2, 3]),
+    ):
+        use()
+        before = played.captured
+        assert before
+        use()
+        assert played.captured == before
 
 
 def test_groups_that_run_at_once_have_graphs_of_their_own(played: Played) -> None:  # noqa: F811

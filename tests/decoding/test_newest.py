@@ -243,7 +243,8 @@ def test_the_default_decodings_and_text_forms() -> None:
         (lambda: ss.Bd3lmDecoding(stochastic=1), "stochastic should be"),
         (lambda: ss.DiffusionGemmaDecoding(t_min=0.5, t_max=0.5), "above t_min"),
         (lambda: ss.DiffusionGemmaDecoding(entropy_bound=0), "entropy_bound"),
-        (lambda: ss.DiffusionGemmaDecoding(stability_threshold=None), "go together"),
+        (lambda: ss.DiffusionGemmaDecoding(entropy_bound=None), "entropy_bound"),
+        (lambda: ss.DiffusionGemmaDecoding(steps=None), "steps"),
         (lambda: ss.DiffusionGemmaDecoding(eos="end"), "eos should be"),
     ],
 )
@@ -276,3 +277,109 @@ def test_states_on_caches_of_fixed_size_and_with_repeated_forwards(
     states = run.states[1:] if causal_loop(family, name) else run.states
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
+
+
+@pytest.mark.parametrize("family", DECODINGS)
+def test_policies_of_single_queries_and_of_the_time_after_the_prompt(family: str) -> None:
+    """Prompts are read apart in all three loops, and of a canvas all columns are scored."""
+    model, prompt = golden.model(family), torch.arange(3, 14)[None]
+    decoding = next(iter(DECODINGS[family].values()))
+
+    def share(policy: str) -> float:
+        return float(ss.generate(model, prompt, decoding, seed=4, policy=policy).hidden_share[0])
+
+    for policy in ("first:1,prefill=no", "top:1,prefill=no", "top:1,queries=scored", "top:1,queries=masked"):
+        assert 0 < share(policy) < 1, policy
+    assert share("first:1,prefill=yes") == share("first:1")
+    for policy, complaint in (
+        ("top:1,prefill=yes", "before there are scores"),
+        ("top:1,queries=newest", "for causal models"),
+    ):
+        with pytest.raises(ss.InputError, match=complaint):
+            share(policy)
+
+
+@pytest.mark.parametrize("family", ["nemotron_diffusion", "diffusion_gemma", "llada"])
+def test_lists_of_ids_of_different_lengths_are_padded_where_the_family_has_it(family: str) -> None:
+    model, rows = golden.model(family), [[3, 4, 5], [6, 7, 8, 9, 10]]
+    decoding: Any = {
+        "nemotron_diffusion": ss.NemotronCausalDecoding(length=4, eos=None),
+        "diffusion_gemma": ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None),
+        "llada": ss.LladaDecoding(length=8, block=8, steps=4),
+    }[family]
+    batch = ss.generate(model, rows, decoding, seed=[1, 2])
+    for row, prompt in enumerate(rows):
+        assert batch.answers[row] == ss.generate(model, [prompt], decoding, seed=[row + 1]).answers[0]
+
+
+def test_inspection_says_why_not_and_reads_the_causal_mode() -> None:
+    gemma, nemotron = golden.model("diffusion_gemma"), golden.model("nemotron_diffusion")
+    ids = torch.arange(3, 14)[None]
+    run = ss.generate(gemma, ids, ss.DiffusionGemmaDecoding(length=8, steps=2, eos=None), seed=1)
+    with pytest.raises(ss.InputError, match="a canvas is one"):
+        ss.lens(gemma, run)
+    causal_run = ss.generate(nemotron, ids, ss.NemotronCausalDecoding(length=4, eos=None))
+    table = ss.lens(nemotron, causal_run, positions=[0, 1], steps=[2]).table
+    one = ss.lens(nemotron.mode(causal=True), causal_run, positions=[0, 1], steps=[2]).table
+    assert table.equals(one)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cache(cache: bool) -> None:
+    """Nemotron and Fast-dLLM want the prompt's prediction of the first token, whether or not it is kept."""
+    loops = {
+        "nemotron_diffusion": ss.NemotronDecoding(16, 8, 0.9),
+        "fast_dllm_v2": ss.FastDllmDecoding(length=16, block=8, small_block=4, stop=None),
+    }
+    for family, decoding in loops.items():
+        options: dict[str, Any] = {"cache": cache, "seed": 1}
+        plain = ss.generate(golden.model(family), torch.arange(16)[None], decoding, **options)
+        run = ss.generate(golden.model(family), torch.arange(16)[None], decoding, capture=True, **options)
+        assert torch.equal(run.states, plain.states)
+        assert ("prefill_received" in run.trace.dataset) == cache
+
+
+def test_what_is_none_is_switched_off_as_officially() -> None:
+    """Against transformers' own loop: no temperature, no early stop."""
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
+
+    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 14)[None]
+    assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
+    assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
+    network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
+    for options in (
+        {"t_max": None},
+        {"stability_threshold": None},
+        {"t_min": None, "confidence_threshold": None},
+    ):
+        run = ss.generate(
+            model,
+            ids,
+            ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options),
+            seed=5,
+        )
+        torch.manual_seed(5)
+        theirs = network.generate(
+            ids, max_new_tokens=8, max_denoising_steps=3, sampler_config=EntropyBoundSamplerConfig(entropy_bound=2.0),
+            eos_token_id=None, pad_token_id=None, **options,
+        )  # fmt: skip
+        found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
+        assert torch.equal(run.output, found)
+
+
+def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:
+    """Also where one stream draws for the batch, and the row waits; a canvas is judged as a block."""
+    name = "gen_c8_s16_stop_adaptive_batch2_seed327.npz"
+    stored, data = golden.arrays("diffusion_gemma", name), recorded("diffusion_gemma", name).trace.dataset
+    decided, starts = data["decided"].values, stored["active_start"]
+    waits = 0
+    for start in np.unique(starts):
+        steps = np.flatnonzero(starts == start)
+        for row in range(2):
+            ended = np.flatnonzero(stored["finished"][steps, row].astype(bool))
+            last = steps[ended[0]] if len(ended) else steps[-1]
+            assert decided[row, last, start : start + 8].all()
+            assert not decided[row, last + 1 : steps[-1] + 1].any()
+            waits += steps[-1] - last
+    assert waits > 0
+    assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))

@@ -27,6 +27,31 @@ def test_an_answer_is_the_same_in_any_batch() -> None:
             assert together.forwards[row] == alone.forwards[0] == len(alone) + (policy is not None)
 
 
+def test_what_is_recorded_can_be_said_in_words() -> None:
+    model, ids = golden.model("llada"), torch.arange(20, 29)[None]
+    for said, meant in (
+        ("layers", ss.Capture("layers")),
+        ("heads,every=2", ss.Capture(every=2)),
+        (True, ss.Capture()),
+    ):
+        by_word, by_object = (
+            ss.generate(model, ids, length=8, block=8, steps=4, capture=capture).trace
+            for capture in (said, meant)
+        )
+        assert by_word is not None
+        assert by_object is not None
+        assert by_word.dataset.equals(by_object.dataset)
+        assert by_word.attributes["capture"] == by_object.attributes["capture"]
+    assert ss.generate(model, ids, length=8, block=8, steps=4, capture=False).trace is None
+    for wrong, named in (
+        ("hedas", "did you mean heads"),
+        (3, "should be True, ss.Capture"),
+        (["heads"], "should be True"),
+    ):
+        with pytest.raises(ss.InputError, match=named):
+            ss.generate(model, ids, length=8, block=8, steps=4, capture=wrong)  # type: ignore[arg-type]
+
+
 def test_options_are_those_of_the_familys_decoding() -> None:
     model, ids = golden.model("llada"), torch.arange(20, 29)[None]
     run = ss.generate(model, ids, length=16, block=8, steps=4)

@@ -239,3 +239,25 @@ def test_longer_answers_have_graphs_of_their_own() -> None:
         assert tried[0]
         assert all(tried[0])
         assert tried[1] == []
+
+
+@pytest.mark.parametrize("family", ["llada", "llama", "sdar"])
+def test_the_switch_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SINKSCOPE_FAST=0 nothing of `gpu/` runs, the recorder's thread included: the same states and scores (float32)."""
+    decoding = {"llada": ss.LladaDecoding(32, 16, 8), "llama": ss.GreedyDecoding(24), "sdar": GREEDY}[family]
+    model, ids = load(family, "float32"), prompt(4, 3, 21, 150)
+    options = {"policy": "first:1", "capture": HEADS, "seed": [1, 2, 3]}
+    quick = [ss.generate(model, ids, decoding, **options) for _ in range(2)]
+    monkeypatch.setenv("SINKSCOPE_FAST", "0")
+    with (
+        counted_captures() as captures,
+        mock.patch("sinkscope.gpu.outbox.Outbox.send", side_effect=AssertionError),
+    ):
+        plain = ss.generate(model, ids, decoding, **options)
+    assert captures == []
+    for run in quick:
+        assert torch.equal(run.states, plain.states)
+        for name, steps in plain.trace._parts.arrays.items():
+            np.testing.assert_allclose(
+                run.trace._parts.arrays[name], steps, atol=1e-3, rtol=1e-3, err_msg=name
+            )

@@ -37,5 +37,5 @@ def test_tables_of_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert pd.read_csv(out / "passages.csv.gz").to_dict("records") == [{**read, "none": 4.0, "top:1": 4.5}]
     told = {"claim": "present", "model": "twin", "about": "text, half"}
     assert pd.read_csv(out / "claims.csv").to_dict("records") == [
-        {**told, "status": "supported", "evidence": "94 % (93 to 95) of head-steps have a sink"}
+        {**told, "status": "supported", "evidence": "94 % (93 to 95) of heads and steps have a sink"}
     ]

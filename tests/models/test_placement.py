@@ -77,3 +77,8 @@ def test_what_is_no_map_is_refused(wrong: Any) -> None:
 def test_a_map_without_some_modules_is_refused() -> None:
     with pytest.raises(ss.SinkscopeError, match="spread the network"):
         ss.load(golden.checkpoint("llama"), device_map={"model.layers.0": "cpu"})
+
+
+def test_a_device_beside_a_map_of_devices_is_refused() -> None:
+    with pytest.raises(ss.InputError, match="leave out device"):
+        ss.load(golden.checkpoint("llama"), device="cpu", device_map="auto")

@@ -32,6 +32,7 @@ OTHERS = {
 }  # fmt: skip
 """Settings that stand in no fixture's config.json, and would change what is computed."""
 UNUSED = {
+    "llada2": ("use_qk_norm",),  # the norm is always there; switched off it is refused
     "llada_moe": ("norm_topk_prob",),  # the official file never normalises
     "nemotron_diffusion": (
         "mlp_bias",
@@ -112,3 +113,98 @@ def test_settings_that_are_not_known_are_refused_by_name(family: str, name: str,
     found = outcome(family, folder, {**config, name: OTHERS[family][name]})
     assert isinstance(found, str)
     assert name in found
+
+
+def canvas_config(folder: Path) -> dict[str, Any]:
+    shutil.copytree(golden.checkpoint("diffusion_gemma"), folder)
+    (folder / "config.json").chmod(0o644)
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["", "text_config"])
+def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_path: Path) -> None:
+    """Changed, it is refused by its name, or the logits are those of transformers' own network with it."""
+    import transformers
+
+    config = canvas_config(tmp_path / "checkpoint")
+    official = transformers.DiffusionGemmaTextConfig if part else transformers.DiffusionGemmaConfig
+    ids, told = torch.arange(3, 23)[None], config[part] if part else config
+    known = {**{name: value for name, value in official().to_dict().items() if name not in told}, **told}
+    tried, refused = 0, {}
+    for name, value in known.items():
+        if (
+            name.endswith("_config") or inert(name) or name == "layer_types"
+        ):  # sizes of layers go with their types
+            continue
+        other = "all" if name == "use_bidirectional_attention" else changed(value)
+        settings = json.loads(json.dumps(config))
+        (settings[part] if part else settings)[name] = other
+        (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(settings))
+        try:
+            model = ss.load(tmp_path / "checkpoint", device="cpu", dtype="float32")
+        except ss.SinkscopeError as error:
+            refused[name] = str(error)
+            continue
+        own = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
+            tmp_path / "checkpoint", dtype=torch.float32
+        )
+        canvas = own.config.canvas_length
+        if ids.shape[1] <= canvas:
+            continue
+        theirs = own.eval()(input_ids=ids[:, :-canvas], decoder_input_ids=ids[:, -canvas:]).logits
+        torch.testing.assert_close(model.logits(ids), theirs, atol=1e-4, rtol=1e-4, msg=name)
+        tried += 1
+    assert tried >= (6 if part else 1)
+    for name, why in refused.items():
+        assert name in why or "the weights do not fit config.json" in why, name
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("", "canvas_lenght", 16),
+        ("", "canvas_length", 0),
+        ("", "canvas_length", "long"),
+        ("", "text_config", 3),
+        ("text_config", "attention_sinks", 4),
+        ("text_config", "num_kv_shared_layers", 2),
+        ("text_config", "top_k_experts", 40),
+        ("text_config", "top_k_experts", None),
+        ("text_config", "final_logit_softcapping", "x"),
+        ("text_config", "hidden_activation", "gleu"),
+        ("text_config", "per_layer_config", 2),
+        ("text_config", "layer_types", "full_attention"),
+        ("text_config", "num_experts", 0),
+    ],
+)
+def test_wrong_settings_of_diffusion_gemma_are_named(
+    part: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    config = canvas_config(tmp_path / "checkpoint")
+    (config[part] if part else config)[name] = value
+    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ss.CheckpointError, match=name):
+        ss.load(tmp_path / "checkpoint", device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("llada", "mmada")])
+def test_no_field_of_the_networks_own_config_class_is_silently_ignored(family: str, tmp_path: Path) -> None:
+    """Fields that stand in no fixture: the official classes have those of transformers' networks, which they were made from."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    (folder / "config.json").chmod(0o644)
+    config = json.loads((folder / "config.json").read_text())
+    plain = outcome(family, folder, config)
+    assert isinstance(plain, torch.Tensor), plain
+    fields = type(golden.model(family).network.config)().to_dict()
+    silent = []
+    for name, value in fields.items():
+        if name in config or inert(name) or name in (*DECIDED_ELSEWHERE, *UNUSED.get(family, ())):
+            continue
+        found = outcome(family, folder, {**config, name: changed(value)})
+        if isinstance(found, torch.Tensor) and found.shape == plain.shape and torch.equal(found, plain):
+            silent.append(name)
+    assert set(silent) <= {"max_position_embeddings"}, silent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,73 @@ def test_what_is_no_network_is_refused(thing: object) -> None:
 def test_generate_says_what_to_do_with_a_bare_network() -> None:
     with pytest.raises(InputError, match=r"ss\.wrap"):
         ss.generate(transformers_llama(), [[1, 2, 3]])
+
+
+def test_adapters_leave_training_mode_with_the_network() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
+    network = peft.get_peft_model(
+        transformers_llama(), peft.LoraConfig(r=2, target_modules=["q_proj"], lora_dropout=0.5)
+    )
+    network.train()
+    wrapped = ss.wrap(network)
+    assert not any(module.training for module in network.modules())
+    ids = torch.arange(5, 15)[None]
+    assert torch.equal(wrapped.logits(ids), wrapped.logits(ids))
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 64}
+OTHER_KINDS = {
+    "ViTForImageClassification": (SIZES, "reads no text tokens", "no causal language model of this type"),
+    "ViTModel": (SIZES, "reads no text tokens", "no causal language model of this type"),
+    "T5ForConditionalGeneration": (T5, "encoder–decoder", "encoder–decoder"),
+    "T5EncoderModel": (T5, "no language-model head", "no causal language model of this type"),
+    "LlamaModel": ({**SIZES, "vocab_size": 64}, "no language-model head", "holds a LlamaModel, which has no language-model head"),
+    "BertForSequenceClassification": (
+        {**SIZES, "vocab_size": 64}, "no language-model head", "which has no language-model head",
+    ),
+}  # fmt: skip
+"""Class → sizes, and what is said when it is wrapped, and when it is loaded."""
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_the_true_reason_when_wrapped_and_when_loaded(name: str, tmp_path: Path) -> None:
+    import transformers
+
+    sizes, wrapped, loaded = OTHER_KINDS[name]
+    kind: Any = getattr(transformers, name)
+    network = kind(kind.config_class(**sizes))
+    with pytest.raises(InputError, match=wrapped):
+        ss.wrap(network)
+    network.save_pretrained(tmp_path)
+    with pytest.raises(ss.CheckpointError, match=loaded):
+        ss.load(tmp_path)
+
+
+UNMEASURED = {
+    "Gemma2": "softcap",
+    "Mamba": "no layer .* softmax attention",
+    "Bloom": "by itself",
+    "Falcon": "list of its own",
+}
+
+
+@pytest.mark.parametrize("name", UNMEASURED)
+def test_a_description_tells_what_a_load_would_refuse(name: str, tmp_path: Path) -> None:
+    """Before the weights are read, which may be many gigabytes."""
+    import transformers
+
+    from sinkscope.cli.models import facts
+    from sinkscope.models.load import find
+
+    kind: Any = getattr(transformers, f"{name}ForCausalLM")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    sizes |= {} if name == "Mamba" else {"num_attention_heads": 4}
+    sizes |= {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64} if name == "Gemma2" else {}
+    kind(kind.config_class(**sizes)).save_pretrained(tmp_path)
+    for tell in (lambda: facts(find(tmp_path)), lambda: ss.load(tmp_path)):
+        with pytest.raises(ss.CheckpointError, match=UNMEASURED[name]):
+            tell()
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,10 @@ def _answers(cell: Cell, accuracy: float) -> Evaluation:
     plain = cell.policy == "none"
     records = [
         Record(
-            f"test-{i}", i, 0, "q", "a", "1", zlib.crc32(f"{i}".encode()) % 1000 < 1000 * (accuracy + noise), "", 24, 24, 0,
-            None if plain else 0.05 + noise, None if plain else 0.6 + noise, None if plain else 0.02 + noise, 20, 0, f"p{i}",
-            settings,
+            document=f"test-{i}", index=i, seed=0, prompt="q", output="a", extracted="1", reason="", steps=24, forwards=24,
+            passed=zlib.crc32(f"{i}".encode()) % 1000 < 1000 * (accuracy + noise), prompt_tokens=20, fingerprint=f"p{i}",
+            hidden_share=None if plain else 0.05 + noise, sinks_hit=None if plain else 0.6 + noise,
+            key_share=None if plain else 0.02 + noise, settings=settings,
         )
         for i in range(N)
     ]  # fmt: skip

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from lab.causal_types import tiny
 from tests.report import pages
 from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
 
+import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.report.html import (
     embedded_json,
@@ -228,3 +231,17 @@ def test_writing_needs_an_html_name_and_a_folder(tmp_path: Path):
     assert [view["name"] for view in found["views"]] == ["a", "a", "causal"]
     assert found["compare"] == 2
     assert pack_coded(np.array([1.0]))["kind"] == "coded"
+
+
+def test_learned_sinks_and_gates_of_every_head_and_step(tmp_path: Path):
+    tiny("gpt_oss").save_pretrained(tmp_path)
+    model = ss.load(tmp_path, device="cpu", dtype="float32")
+    ids = torch.arange(3, 15)[None]
+    data = ss.generate(model, ids, ss.GreedyDecoding(3, eos=None), capture=ss.Capture()).trace.dataset
+    (view,) = views(data)
+    assert list(view["shares"]) == ["to the learned sink"]
+    wanted = data["learned_sink"].isel(sample=0).transpose("layer", "head", "step").values
+    found = view["shares"]["to the learned sink"]
+    np.testing.assert_allclose(decoded(found), wanted, atol=2 * found["error"] + 1e-6)
+    means = ss.generate(model, ids, ss.GreedyDecoding(3, eos=None), capture=ss.Capture(level="layers")).trace
+    assert views(means)[0]["shares"]["to the learned sink"]["shape"][0] == 4

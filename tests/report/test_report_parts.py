@@ -46,6 +46,11 @@ def test_plain_strings_cannot_become_markup():
     assert "(100,000 characters)" in spelled("x" * 100_000)
 
 
+def test_a_chart_of_nothing_that_is_known_is_drawn():
+    """As of a model in which no kind of token is known to be a sink."""
+    assert "<svg" in charts.rows(["a", "b"], [Series("", [])], title="nothing", limits=(0.1, 10), log=True)
+
+
 def test_numbers_are_shown_as_they_are():
     row = {
         "policy": "top:1", "accuracy": 0.5, "low": 0.28, "high": 0.72, "difference": -0.5, "difference_low": -0.75,

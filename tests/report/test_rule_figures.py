@@ -11,6 +11,7 @@ from tests.sinks.test_calibration import pair
 
 from sinkscope.report.figures.calibration import plot_calibration
 from sinkscope.report.figures.sensitivity import plot_sensitivity
+from sinkscope.report.study.tables import calibrated
 from sinkscope.sinks import calibration, compare_traces, sink_statistics
 from sinkscope.sinks.sink_statistics import OTHER_SETTINGS, PARTS, SETTINGS
 from sinkscope.sinks.summary_table import settings_table, summary
@@ -47,7 +48,15 @@ def test_verdicts_by_threshold_from_traces_to_the_picture(tmp_path: Path) -> Non
 
 def test_confidence_and_right_tokens_are_drawn(tmp_path: Path) -> None:
     table = calibration(compare_traces(*pair(0.4, 0.05)))
-    drawn = plot_calibration(table.assign(model="organism/m", policy="top:1"))
+    told = table.assign(model="organism/m", decoding_name="short", policy="top:1")
+    (sentence,) = calibrated(told)
+    ((masked, without),) = [
+        [table[(table["run"] == run) & table["low_edge"].isna()].iloc[0] for run in ("masked", "without")]
+    ]
+    assert sentence.startswith(f"organism/m, short, under top:1: {100 * masked['right']:.0f} %")
+    assert sentence.endswith(f"are right at a mean confidence of {without['confidence']:.0%}.")
+    assert calibrated(told.assign(confidence=-0.5)) == []  # Dream's is an entropy
+    drawn = plot_calibration(told)
     axes = drawn.figure.axes[0]
     assert axes.get_title("left") == "m, top:1"
     assert len(axes.containers) == 2

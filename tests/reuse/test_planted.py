@@ -10,6 +10,7 @@ import sinkscope as ss
 from sinkscope.models.model import Model
 from sinkscope.reuse import shadowed
 from sinkscope.reuse.agreement import agreement
+from sinkscope.reuse.rule import Candidates
 
 SINKS = range(10, 18)
 """Tokens that draw all attention; each makes the masks an answer of its own, ANSWER + token."""
@@ -65,6 +66,29 @@ def test_keeping_sinks_beats_keeping_other_keys(planted: Model) -> None:
     assert equal("sinks") == equal("received") == [1.0] * 8
     assert sum(equal("recent")) / 8 < 0.5
     assert sum(equal("random")) / 8 < 0.6
+
+
+def test_sinks_alone_and_heavy_hitters_without_them_are_as_many_keys() -> None:
+    """Two sinks among eight keys: with random keys beside them, and the next in rank without them."""
+    received = torch.tensor([[0.1, 9.0, 0.9, 0.3, 7.0, 0.8, 0.2, 0.4]])
+    random = 1e18 * torch.tensor([[0.9, 0.1, 0.2, 0.8, 0.1, 0.3, 0.4, 0.5]], dtype=torch.float64)
+    keys = torch.ones(1, 8, dtype=torch.bool)
+    nothing = torch.empty(0)
+    candidates = Candidates(keys, received, nothing, nothing, random, keys.sum(1))
+
+    def kept(text: str) -> list[int]:
+        return ss.parse_reuse(text).choose(candidates)[0].nonzero().flatten().tolist()
+
+    assert kept("sparse:4,by=sinks") == [1, 2, 4, 5]
+    assert kept("sparse:4,by=above") == [0, 1, 3, 4]
+    assert kept("sparse:4,by=others") == [2, 3, 5, 7]
+    assert kept("sparse:1,by=above") == [1]
+    assert kept("sparse:7,by=others") == [0, 2, 3, 4, 5, 6, 7]  # no other keys are left, so a sink is taken
+    assert [ss.parse_reuse(f"sparse:4,by={by}").draws for by in ("sinks", "above", "others")] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_agreement_says_where_runs_part(planted: Model) -> None:

@@ -20,7 +20,7 @@ def scores(n: int, right: int) -> list[int]:
 
 def dependency(base: int, top1: int, random1: int, n: int = 100) -> str:
     found = diagnose(unmasked=scores(n, base), top1=scores(n, top1), random1=scores(n, random1))
-    return found["ARM-like dependency"].answer
+    return found["needs its strongest keys"].answer
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_verdict_on_traces_that_another_threshold_reverses_is_undecided_and_sa
 
 
 def test_dependency_needs_its_control():
-    found = diagnose(unmasked=scores(50, 45), top1=scores(50, 5))["ARM-like dependency"]
+    found = diagnose(unmasked=scores(50, 45), top1=scores(50, 5))["needs its strongest keys"]
     assert found.reason == Reason.NO_CONTROL
 
 
@@ -68,9 +68,9 @@ def test_anchor_reliance(window, first, answer):
     base = scores(n, 80)
     without = rng.permutation(scores(n, window)).tolist() if not answer else scores(n, window)
     with_first = rng.permutation(scores(n, first)).tolist() if not answer else scores(n, first)
-    found = diagnose(unmasked=base, window=without, window_first=with_first)["fixed-anchor reliance"]
+    found = diagnose(unmasked=base, window=without, window_first=with_first)["needs its first tokens"]
     assert found.answer == answer
-    low = diagnose(unmasked=scores(n, 10), window=without, window_first=with_first)["fixed-anchor reliance"]
+    low = diagnose(unmasked=scores(n, 10), window=without, window_first=with_first)["needs its first tokens"]
     assert low.reason == Reason.NOTHING_TO_LOSE
 
 
@@ -116,7 +116,7 @@ def test_no_is_not_a_point_estimate():
                 )
             )
         )
-        said.append(found["fixed-anchor reliance"].answer)
+        said.append(found["needs its first tokens"].answer)
     assert said.count("no") <= 0.05 * len(said)
 
 
@@ -129,11 +129,11 @@ def test_a_mask_that_missed_the_sinks_shows_nothing():
     masked = Evaluation([Masked(f"{i:03d}", 0, True) for i in range(100)])
     plain = {f"{i:03d}": 1 for i in range(100)}
     assert base
-    found = diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"]
+    found = diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"]
     assert found.reason == Reason.SINKS_MISSED
     for record in masked.records:
         record.sinks_hit = 0.9
-    assert diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"].answer == "no"
+    assert diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"].answer == "no"
 
 
 def test_a_loss_is_no_dependency_on_sinks_where_the_strongest_one_was_missed():
@@ -143,11 +143,11 @@ def test_a_loss_is_no_dependency_on_sinks_where_the_strongest_one_was_missed():
 
     masked = Evaluation([Masked(f"{i:03d}", 0, False) for i in range(100)])
     plain = {f"{i:03d}": 1 for i in range(100)}
-    found = diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"]
+    found = diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"]
     assert found.reason == Reason.STRONGEST_MISSED
     for record in masked.records:
         record.strongest_hit = 0.9
-    assert diagnose(unmasked=plain, top1=masked, random1=plain)["ARM-like dependency"].answer == "yes"
+    assert diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"].answer == "yes"
 
 
 def test_without_inputs_nothing_is_claimed():
@@ -209,7 +209,7 @@ def test_the_summary_is_what_its_parts_say():
     found = detect(data)
     heads = data.sizes["layer"] * data.sizes["head"] * data.sizes["step"] * data.sizes["sample"]
     assert table.loc["sinks per head", "value"] == pytest.approx(int(found.sum()) / heads)
-    assert table.loc["heads without", "value"] == pytest.approx(float((~found.any("key")).mean()))
+    assert table.loc["heads without a sink", "value"] == pytest.approx(float((~found.any("key")).mean()))
     assert table.loc["drains", "value"] == 1.0
     assert table.loc["newline: frequency", "value"] > 0.9
     assert table.loc["newline: enrichment", "low"] > 2

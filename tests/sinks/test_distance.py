@@ -107,7 +107,7 @@ def test_summary_diagnosis_and_claims_of_local_heads(length):
     )
     rows = ss.summary(found).set_index("measure")
     assert rows.loc["sinks per head", "value"] == 0
-    assert rows.loc["heads without", "value"] == 1
+    assert rows.loc["heads without a sink", "value"] == 1
     assert 0 < rows.loc["unknown keys", "value"] < 1
     diagnosis = ss.diagnose(found)
     assert diagnosis["sinks"].answer == "none"

@@ -295,4 +295,4 @@ def test_one_interval_for_every_paired_loss() -> None:
     lost = Measures("m", "llada", runs=runs).lost("top:1")
     assert lost is not None
     assert (lost.low, lost.high) == pytest.approx((-row["difference_high"], -row["difference_low"]))
-    assert diagnose(unmasked=none, top1=top, random1=none)["ARM-like dependency"].estimate == lost
+    assert diagnose(unmasked=none, top1=top, random1=none)["needs its strongest keys"].estimate == lost

@@ -19,7 +19,7 @@ def test_the_default_study_says_number_rule_and_smallest_effect() -> None:
     number, rule, effect = estimate.sentences(asked, spec.with_samples(asked, 24), SPEEDS)
     assert number.startswith("24 documents per cell: as many as fit in 250 s on all workers, 16 to 64.")
     assert "organism/scratch 20/31 ms, organism/causal 2/6 ms" in number
-    assert "batches of 8 with equally long prompts (in tokens of organism/causal)" in rule
+    assert "batches of 8 equally long prompts (in tokens of organism/causal)" in rule
     assert f"from {minimal_detectable_effect(24):.2f} on (at an accuracy of 0.5" in effect
     assert "Documents of word_problems: the first of the task that fill batches of 8" in rule
 

@@ -71,12 +71,19 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("unit", ["text", "document"])
 def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None:
     text = unit == "text"
+    about = "text, reading" if text else "t"
     sinks = {"question": "sinks", "model": "m", "status": "supported", "answer": "present", "value": 0.92}
     needs = {
-        "question": "needs its strongest sinks", "model": "m", "about": "t", "status": "supported", "reason": None, "n": 16,
+        "question": "needs its strongest sinks", "model": "m", "about": about, "status": "supported", "reason": None, "n": 16,
         "value": 0.6, "control": -0.001, "unit": unit,
     }  # fmt: skip
-    mass = {"model": "m", "task": "t", "family": "llada", "policy": "random(top:1,epsilon=3),match=mass"}
+    mass = {
+        "model": "m",
+        "task": "text" if text else "t",
+        "family": "llada",
+        "policy": "random(top:1,epsilon=3),match=mass",
+    }
+    mass["decoding_name"] = "reading" if text else "scheme"
     other = {**mass, "policy": "random(top:1,epsilon=3)", "difference": 7.0}
     mass["difference"] = -math.log(1 - 0.1) if text else -0.1
     frames = {
@@ -84,7 +91,7 @@ def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None
         "likelihood" if text else "results": pd.DataFrame([other, mass]),
     }  # fmt: skip
     lost = "% of a token’s probability" if text else "points"
-    said = f"needed: yes (60 {lost} lost, random keys 0, random keys with as much attention 10)"
+    said = f"needed: yes (60 {lost} lost, random keys 0, of equal attention 10)"
     assert model_line(frames, "m") == f"m: sinks in 92% of heads and steps; {said}"
 
 

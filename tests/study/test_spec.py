@@ -82,9 +82,13 @@ def test_the_mechanisms_study_crosses_blocks_orders_and_windows() -> None:
     found = {
         (one["llada"]["block"], one["llada"].get("remasking", "low_confidence"))
         for one in study.decodings.values()
+        if "llada" in one
     }
     assert found == {(block, order) for block in (1, 8, 32, 64) for order in ("low_confidence", "random")}
     assert study.replay
+    assert [grid.models for grid in study.trace][-1] == (
+        "organism/adapted",
+    )  # Dream's loop has no blocks: pairs alone
     assert {"window:32", "window:32,first=4", "window:192,future=0"} <= set(study.evaluate[0].policies)
 
 

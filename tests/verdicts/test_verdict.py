@@ -79,7 +79,7 @@ def test_words() -> None:
     )
     assert (
         evidence(open_)
-        == "60 % (40 to 80) of head-steps have a sink; the interval includes the limit, 0.5 (n = 3)"
+        == "60 % (40 to 80) of heads and steps have a sink; the interval includes the limit, 0.5 (n = 3)"
     )
 
 
@@ -88,11 +88,11 @@ def test_a_model_in_one_sentence():
         "sinks", status=Status.SUPPORTED, answer="present", estimate=Estimate(0.43, 0.41, 0.46), n=3
     )
     needs = Verdict(
-        "ARM-like dependency", status=Status.SUPPORTED, answer="yes", estimate=Estimate(0.812, 0.488, 0.956),
+        "needs its strongest keys", status=Status.SUPPORTED, answer="yes", estimate=Estimate(0.812, 0.488, 0.956),
         control=Estimate(0.062, -0.096, 0.207), n=16, unit="document",
     )  # fmt: skip
     hubs, mixed = (Verdict(status=Status.SUPPORTED, answer=answer) for answer in ("hubs", "mixed"))
-    found = {"sinks": present, "drains or hubs": hubs, "moving": mixed, "ARM-like dependency": needs}
+    found = {"sinks": present, "drains or hubs": hubs, "moving": mixed, "needs its strongest keys": needs}
     said = of_model(found)
     assert said == (
         "Sinks in 43 % (41 to 46) of (step, head) pairs, mostly hubs, some fixed and some moving. It needs each head’s strongest "
@@ -104,12 +104,12 @@ def test_a_model_in_one_sentence():
         (needs.undecided(Reason.CONTROL_TOO), "masking random keys costs that too"),
         (Verdict(reason=Reason.NOT_MEASURED), "Whether it needs them is undecided (not measured)"),
     ):
-        assert part in of_model({**found, "ARM-like dependency": verdict})
+        assert part in of_model({**found, "needs its strongest keys": verdict})
     assert "No sinks were found" in of_model({"sinks": present.settled(Status.CONTRADICTED, "none")})
     assert "Whether it has sinks is undecided (not measured)" in of_model({})
     few, text = replace(needs.undecided(Reason.INTERVAL), n=4), replace(needs, unit="text")
     assert "strongest key is undecided: 4 documents are too few" in of_model(
-        {**found, "ARM-like dependency": few}
+        {**found, "needs its strongest keys": few}
     )
     cost = "costs 81 % (49 to 96) of a token’s probability, a random key 6 % (−10 to 21)"
-    assert cost in of_model({**found, "ARM-like dependency": text})
+    assert cost in of_model({**found, "needs its strongest keys": text})

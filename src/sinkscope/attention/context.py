@@ -49,12 +49,14 @@ class CallRecorder(Protocol):
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Names of the query classes whose received attention `record` will read in this layer."""
+        return ()
 
     def record(self, call: AttentionCall) -> None:
         """Take note of a call."""
 
     def residual(self, layer: int, hidden: Tensor) -> None:
         """Take note of the residual stream [B, Q, width] entering a layer; only called while hooks are set."""
+        return
 
 
 class CallEditor(Protocol):

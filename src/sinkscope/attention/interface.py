@@ -115,21 +115,8 @@ def sinkscope_attention(
                 lse_raw = with_sink(lse_raw, s_aux)
                 kept = (lse - lse_raw).exp()
             call = AttentionCall(
-                layer,
-                query,
-                key,
-                value,
-                out,
-                lse,
-                scale,
-                visibility,
-                context,
-                key_mask,
-                lse_raw,
-                kept,
-                sums,
-                sink,
-            )
+                layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept, sums, sink
+            )  # fmt: skip
             if context.policy is not None:
                 context.policy.measure(call)
             if context.recorder is not None:
@@ -191,17 +178,9 @@ def _visibility(
         dense = context.first_alone(real, query.shape[2], key.shape[2], sliding_window, query.device)
     bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
     return Visibility(
-        query.shape[2],
-        key.shape[2],
-        real,
-        causal,
-        sliding_window,
-        dense,
-        context.padded,
-        bias,
-        context.newest,
+        query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded, bias, context.newest,
         None if dense is not None else block,
-    )
+    )  # fmt: skip
 
 
 def sinkscope_mask(

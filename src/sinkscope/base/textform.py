@@ -83,6 +83,7 @@ class Notation:
         fields = {item.name: item for item in dataclasses.fields(kind)}
         first = next((item.name for item in fields.values() if not item.kw_only), "")
         values = {} if match["tail"].strip() == "" else read_options(match["tail"].strip()[1:], fields)
+        # What a word takes in brackets is another policy; a word that takes none would swallow it as its argument.
         if (wrapped is None) == (first == "like"):
             raise MisreadError(f"{word} is written {word}{':…' if wrapped else '(…)'}.")
         if wrapped and self.inside:

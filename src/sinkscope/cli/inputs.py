@@ -30,25 +30,25 @@ def decoding_of(
     from sinkscope.decoding import DECODINGS, decoding_from_options, default_decoding, option_fields
     from sinkscope.decoding.base import kinds
 
-    known = option_fields(model.family)
+    fields = option_fields(model.family)
     word, _, rest = (text or "").partition(",")
     kind = word if word and "=" not in word else ""
     options = rest if kind else text
-    given = dict(base or {}) | (read_options(options, known) if options else {})
-    given |= {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
-    if given.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
-        del given["temperature"]  # the most likely token, as the default takes it
-    if wrong := [name for name in given if name not in known]:
+    values = dict(base or {}) | (read_options(options, fields) if options else {})
+    values |= {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
+    if values.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
+        del values["temperature"]  # the most likely token, as the default takes it
+    if wrong := [name for name in values if name not in fields]:
         what = f"{', '.join(map(repr, wrong))} is not an option of a {model.family} model, which {model.source} is"
-        raise InputError(f"--decoding: {what}; {nearest(wrong[0], known)} It has {', '.join(known)}")
+        raise InputError(f"--decoding: {what}; {nearest(wrong[0], fields)} It has {', '.join(fields)}")
     if not kind:
-        return decoding_from_options(model.family, given, "--decoding")
+        return decoding_from_options(model.family, values, "--decoding")
     if kind not in DECODINGS or not DECODINGS[kind].fits(model.family):
         fitting = [made.kind for made in kinds(model.family)]
         raise InputError(
             f"--decoding begins with {kind!r}; {model.family} models such as {model.source} have {', '.join(fitting)}"
         )
-    return DECODINGS[kind](**given)
+    return DECODINGS[kind](**values)
 
 
 def read_prompts(

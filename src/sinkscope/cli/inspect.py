@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sinkscope.inspection.inspect import Inspection
     from sinkscope.models.model import Model
 
-_SOURCE = "a trace of several prompts, an organism, a hub id, or a folder"
+_SOURCE = "a trace of several prompts, or a model: a folder, a hub id, an organism"
 _TASK = "where prompts come from; may be repeated; default: word_problems"
 
 
@@ -47,7 +47,7 @@ def inspect(
     from sinkscope.verdicts import wording
 
     whole("--looks", looks, 1)
-    if out is not None:
+    if out is not None:  # now, and not after minutes of computing
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
     if source.endswith((".zarr.zip", ".partial")):

@@ -33,22 +33,22 @@ def models(
         for title, entries in listed.items():
             show_table(tuple(entries[0]), [tuple(entry.values()) for entry in entries], title.capitalize())
         return
-    resolve_device(device)
+    resolve_device(device)  # a wrong name is told before a download
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
-    known = facts(checkpoint)
+    described = facts(checkpoint)
     if not json:
-        show_pairs(known, source)
+        show_pairs(described, source)
     if not check:
         if json:
-            show_json({"source": source, **known})
+            show_json({"source": source, **described})
         return
     with working(f"loading and checking {source}"):
         model = load(source, device, dtype, revision)
         result = model.check()
     if json:
         findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
-        show_json({"source": source, **known, "check": findings})
+        show_json({"source": source, **described, "check": findings})
     else:
         rows = [
             (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
@@ -79,10 +79,13 @@ def families() -> dict[str, list[dict[str, str]]]:
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What a checkpoint is, by name, from its config and the headers of its weights."""
+    from sinkscope.cli.output import size
+    from sinkscope.models.dry_probe import dry_probe
     from sinkscope.models.load import family_of
     from sinkscope.models.tokenizer import read_tokenizer
 
     family = family_of(checkpoint)
+    dry_probe(checkpoint, family)
     with checkpoint.described():
         config = family.config(checkpoint)
     parameters = sum(prod(shape) for shape in checkpoint.shapes.values())
@@ -91,7 +94,7 @@ def facts(checkpoint: Any) -> dict[str, Any]:
     heads = config.num_attention_heads
     unnamed = "none: a causal model" if family.causal else "not named: give ss.load(…, mask_token_id=…)"
     missing = "none: text prompts will not work, ids will"
-    memory = (f"{amount(size * parameters)} in {name}" for name, size in BYTES.items())
+    memory = (f"{size(each * parameters)} in {name}" for name, each in BYTES.items())
     return {
         "family": f"{family.name} (model_type {checkpoint.model_type})",
         "revision": checkpoint.revision or "a local folder",
@@ -105,11 +108,6 @@ def facts(checkpoint: Any) -> dict[str, Any]:
         "tokenizer": missing if tokenizer is None else f"{len(tokenizer)} tokens",
         "memory for weights": ", ".join(memory),
     }
-
-
-def amount(size: int) -> str:
-    """Bytes in the unit a person would use."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def fetch(name: Annotated[str, argument("NAME", "smollm2: a real causal model of 135M parameters")]) -> None:

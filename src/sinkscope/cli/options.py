@@ -40,7 +40,10 @@ def refuse(context: typer.Context, why: str, *names: str, but: Collection[str] =
             raise InputError(f"{word} {why}")
 
 
-SOURCE_HELP = "an organism, a hub id, or a folder in the Hugging Face layout; …@causal: a causal mode"
+SOURCE_HELP = (
+    "a folder in the Hugging Face layout, a hub id, or an organism (a small model that we ship: organism/scratch); "
+    "…@causal: its causal mode"
+)
 Source = Annotated[str, argument("MODEL", SOURCE_HELP)]
 Device = Annotated[str, option("NAME", "auto, cpu, cuda, cuda:0 or mps")]
 Dtype = Annotated[str, option("NAME", "auto, float32, bfloat16, float16 or float64")]

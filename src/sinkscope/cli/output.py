@@ -106,6 +106,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def size(count: int) -> str:
+    """Bytes for people.
+
+    >>> size(1_500_000)
+    '1.5 MB'
+    """
+    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"
+
+
 def confirm(warning: str, flag: str) -> None:
     """Ask on the terminal, and go on only after a yes; where nobody can be asked, `flag` must have been given."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -49,6 +49,7 @@ def show(
         check_target(figures, "--figures", folder=True)
     if page is not None or figures is not None:
         refuse(context, "is of the table: without --view and --figures", "everything", "epsilon", "rule")
+    # Files that were asked for are all that is wanted: the table is for those who ask for nothing else.
     done: dict[str, Any] = {}
     if page is not None:
         with working("reading and packing"):

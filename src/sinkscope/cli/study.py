@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -78,14 +78,15 @@ def study(
     if left_out:
         say(left_out, stderr=True)
     out = out or Path(f"study-{wanted.name}")
-    given = pairs(option_ or (), "--option")
+    executor_options = pairs(option_ or (), "--option")
     if plan:
-        show_plan(wanted, WorkerSettings(out, device, workers, options=given), out, json)
+        show_plan(wanted, WorkerSettings(out, device, workers, options=executor_options), out, json)
         return
+    # Programs that models write run at the very end; whether they may is asked before the first model is loaded.
     runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")
-    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, given, not no_report)
+    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, executor_options, not no_report)
     from sinkscope.cli.study_outcome import outcome_data, outcome_lines
 
     if json:
@@ -281,37 +282,15 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
 def plan_lines(cost: StudyEstimate) -> list[str]:
     """The cost of each model and of all, aligned."""
     from sinkscope.base.text import aligned
-    from sinkscope.cli.output import duration
+    from sinkscope.cli.output import duration, size
 
     def row(name: str, lines: Sequence[Line]) -> list[str]:
-        known = [line.seconds for line in lines if line.seconds is not None]
-        sums: dict[str, Any] = {
-            key: sum(getattr(line, key) for line in lines)
-            for key in ("cells", "answers", "forwards", "storage")
-        }
-        time = duration(sum(known)) if len(known) == len(lines) else "not known"
-        return [
-            name,
-            str(sums["cells"]),
-            f"{sums['answers']:,}",
-            f"{sums['forwards']:,}",
-            size(sums["storage"]),
-            time,
-        ]
+        seconds = [line.seconds for line in lines if line.seconds is not None]
+        counts = (sum(getattr(line, key) for line in lines) for key in ("cells", "answers", "forwards"))
+        time = duration(sum(seconds)) if len(seconds) == len(lines) else "not known"
+        return [name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in lines)), time]
 
     rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
     rows += [row(line.model, [line]) for line in cost.lines]
     workers = f", {cost.workers} workers" if cost.speeds else ""
     return [f"study {cost.study.name}{workers}", *aligned([*rows, row("all", cost.lines)])]
-
-
-def size(count: int) -> str:
-    """Bytes for people.
-
-    >>> size(1_500_000)
-    '1.5 MB'
-    """
-    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"

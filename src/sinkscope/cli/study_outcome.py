@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,8 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
     for table in (shown.REUSE, *(one for plugin in PLUGINS.values() for one in plugin.terminal)):
         said += shown.lines(table, frames.get(table.name))
     models = [model.name for model in outcome.study.models]
-    said += [line for model in models if (line := model_line(frames, model))]
+    for model in models:
+        said += textwrap.wrap(model_line(frames, model), WIDTH, subsequent_indent="    ")
     warnings = list(dict.fromkeys(_warnings(frames, out)))
     more = (
         [f"… and {len(warnings) - MOST_WARNINGS} more, in the report"]
@@ -81,13 +83,13 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
         models = [one.name for one in outcome.study.models if one.name in set(group["model"])]
         fit = max(1, (WIDTH - max(len(key[0]) for key in keys.values())) // 16)
         for start in range(0, len(models), fit):
-            part = models[start : start + fit]
+            beside = models[start : start + fit]
             heads = dict.fromkeys(
-                keys[one, name] for one in part for name in order[one] if (one, name) in keys
+                keys[one, name] for one in beside for name in order[one] if (one, name) in keys
             )
             at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
-            body = [[head, *(at.get((model, (head, like)), "") for model in part)] for head, like in heads]
-            top = ["", *map(_short, part)]
+            body = [[head, *(at.get((model, (head, like)), "") for model in beside)] for head, like in heads]
+            top = ["", *map(_short, beside)]
             if len(models) == 1:
                 by_head = {keys[cell]: row for cell, row in cells.items()}
                 top += [heading for heading, _ in TAKEN]
@@ -151,7 +153,7 @@ def _needed(frames: Any, row: dict[str, Any]) -> str:
     if row["control"] == row["control"] and row["control"] is not None:
         lost += f", random keys {_percent(row['control'])}"
     if (beside := _of_equal_attention(frames, row, text)) is not None:
-        lost += f", random keys with as much attention {_percent(beside)}"
+        lost += f", of equal attention {_percent(beside)}"
     return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
 
 
@@ -165,17 +167,16 @@ def _of_equal_attention(frames: Any, row: dict[str, Any], text: bool) -> float |
     table = frames.get("likelihood" if text else "results")
     if table is None:
         return None
-    asked = table[(table["model"] == row["model"]) & (table["task"] == row["about"])]
+    task, _, decoding = str(row["about"]).partition(", ")
     wanted = f"random({SINK}),match=mass"
-    losses = asked[
-        [
-            role(one, kind == "causal") == wanted
-            for one, kind in zip(asked["policy"], asked["family"], strict=True)
-        ]
+    losses = [
+        float(run["difference"])
+        for run in table[(table["model"] == row["model"]) & (table["task"] == task)].to_dict("records")
+        if decoding in ("", run["decoding_name"]) and role(run["policy"], run["family"] == "causal") == wanted
     ]
-    if len(losses) != 1 or not math.isfinite(difference := losses["difference"].item()):
+    if len(losses) != 1 or not math.isfinite(losses[0]):
         return None
-    return -math.expm1(-difference) if text else -difference
+    return -math.expm1(-losses[0]) if text else -losses[0]
 
 
 def _warnings(frames: Any, out: Path) -> Iterator[str]:

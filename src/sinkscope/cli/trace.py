@@ -12,14 +12,14 @@ import typer
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, read_prompts
-from sinkscope.cli.options import argument, option, refuse, switch
+from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
 
 if TYPE_CHECKING:
     from sinkscope.generation.run import Run
     from sinkscope.models.model import Model
     from sinkscope.trace.trace import Trace
 
-_SOURCE = "an organism, a hub id, a folder, or with --maps-at a trace that gets more"
+_SOURCE = f"{SOURCE_HELP}; or, with --maps-at, a trace that gets more"
 _PROMPTS = "a file with a prompt per line, or JSON lines with prompt, text or messages; may be repeated"
 _TEXT = "a text file that is read and not gone on with: one forward; may be repeated"
 _CACHE = "block diffusion: keep finished blocks in a KV cache; default: as the official loop does"
@@ -221,6 +221,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         raise RuntimeError("a traced run has a trace")
     most = strongest(run.trace)
     shares = {name: getattr(run, name) for name in ACCOUNT}
+    # Rows in which the policy never acted have no share.
     acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
     if json:
         show_json(

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from sinkscope.models.model import Model
 
 
+IDS = ("eos", "stop", "stop_at", "eot_id", "end_think_id", "start")
+"""Options that are token ids."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """Base of all decodings. `str(decoding)` is its text form, which `parse_decoding` reads.
@@ -89,6 +93,10 @@ class Decoding:
         """Columns that a prompt of so many tokens takes where its row runs alone."""
         return length
 
+    def attention_kind(self, model: Model) -> str:
+        """See Model.attention_kind; a loop that stores finished blocks reads its prompt apart."""
+        return "block" if self.cached else model.attention_kind
+
     def alone(self, rows: int, per_row: bool) -> bool:
         """Whether each of so many rows runs as in a batch of one; per_row: rows have random streams of their own."""
         return per_row or rows == 1
@@ -124,8 +132,8 @@ class Decoding:
 
     @property
     def draws(self) -> bool:
-        """Whether it uses random numbers, so that another seed can give another answer."""
-        return False
+        """Whether it uses random numbers, so that another seed can give another answer: above temperature 0, if nothing else."""
+        return getattr(self, "temperature", 0.0) > 0 or getattr(self, "remasking", "") == "random"
 
     def as_dict(self) -> dict[str, Any]:
         """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
@@ -145,6 +153,11 @@ class Decoding:
 
     def check_ids(self, vocabulary: int) -> None:
         """Raise InputError when an id among the options is not in the vocabulary."""
+        for name in IDS:
+            given = getattr(self, name, None)
+            for number in given if isinstance(given, (tuple, list)) else (given,):
+                if isinstance(number, int) and number >= vocabulary:
+                    raise InputError(f"{name} {number} is not in the vocabulary of {vocabulary} ids")
 
     # ---- the loop
 
@@ -347,12 +360,6 @@ def even_plan(masks: int, steps: int) -> list[int]:
     [3, 3, 2]
     """
     return [masks // steps + (step < masks % steps) for step in range(steps)]
-
-
-def in_vocabulary(name: str, value: int | None, vocabulary: int) -> None:
-    """The id must be in the vocabulary."""
-    if value is not None and value >= vocabulary:
-        raise InputError(f"{name} {value} is not in the vocabulary of {vocabulary} ids")
 
 
 Ends = str | int | Sequence[int] | None

@@ -105,14 +105,8 @@ class Blocks:
         return self._look(request)[:, -size:]
 
     def store(
-        self,
-        x: Tensor,
-        end: int,
-        alive: Tensor | None = None,
-        needed: bool = False,
-        step: bool = False,
-        **more: Any,
-    ) -> Tensor | None:
+        self, x: Tensor, end: int, alive: Tensor | None = None, needed: bool = False, step: bool = False, **more: Any
+    ) -> Tensor | None:  # fmt: skip
         """Put the block before column `end`, which is finished, into the cache; its last hidden states [B, size, width].
 
         Args:
@@ -255,15 +249,8 @@ def complete(x: Tensor, ends: Tensor | int, mask_id: int) -> Tensor:
 
 
 def block_step(
-    x: Tensor,
-    start: int,
-    tokens: Tensor,
-    confidence: Tensor,
-    chosen: Tensor,
-    ties: Tensor,
-    alive: Tensor,
-    mask_id: int,
-) -> Step:
+    x: Tensor, start: int, tokens: Tensor, confidence: Tensor, chosen: Tensor, ties: Tensor, alive: Tensor, mask_id: int
+) -> Step:  # fmt: skip
     """The step in which the rows Bool [B] that take part write the chosen positions Bool [B, n] from column `start` on."""
     after, here = x.clone(), slice(start, start + tokens.shape[1])
     after[:, here] = torch.where(chosen & alive[:, None], tokens, x[:, here])
@@ -272,6 +259,13 @@ def block_step(
     candidate = placed(tokens, x, start, -1).masked_fill(~masked, -1)
     decided = (after != x) & (after != mask_id)
     return Step(x, after, masked, seen, candidate, decided, ties * alive.cpu(), alive)
+
+
+def store_step(x: Tensor, after: Tensor, alive: Tensor, mask_id: int) -> Step:
+    """The step in which rows Bool [B] store a finished block; what it wrote are no candidates that were chosen."""
+    nothing, ties = torch.full(x.shape, float("nan"), device=x.device), torch.zeros(len(x), dtype=torch.long)
+    decided, none = (after != x) & (after != mask_id), torch.full_like(x, -1)
+    return Step(x, after, x == mask_id, nothing, none, decided, ties, alive, kind="store")
 
 
 def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids
 from sinkscope.decoding.engine import Engine, asked
 from sinkscope.decoding.step import Request, Step, Twin
 from sinkscope.decoding.streams import Streams
@@ -47,11 +47,6 @@ class CausalDecoding(Decoding):
         whole("length", self.length, 1)
         object.__setattr__(self, "eos", checked_ends(self.eos))
 
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids to stop at must be in the vocabulary."""
-        for number in self.eos if isinstance(self.eos, tuple) else ():
-            in_vocabulary("eos", number, vocabulary)
-
     def end_ids(self, model: Model) -> tuple[int, ...]:
         """The ids that end a row."""
         return end_ids(self.eos, model)
@@ -75,12 +70,10 @@ class CausalDecoding(Decoding):
         nothing = torch.zeros_like(x, dtype=torch.bool)
         going: Callable[[], bool] | None = None
         for column in range(prompt, prompt + self.length):
-            # A GPU is asked whether any row goes on while it runs the next forward, which then is one too many and counts for
-            # none. That is cheaper than letting it wait for the host in every step.
-            if going is not None and not x.is_cuda and not going():
-                return
-            logits = next_logits(engine, x, column, 0 if column == prompt else column - 1, cache, alive)
-            if going is not None and x.is_cuda and not going():
+            logits = engine.forward_while(
+                going, newest(x, column, 0 if column == prompt else column - 1, cache, alive)
+            )
+            if logits is None:
                 return
             token, confidence = self.choose(logits.float(), streams)
             token = self.settled(token, x[:, prompt:column])
@@ -188,5 +181,9 @@ def next_logits(
     engine: Engine, state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None
 ) -> Tensor:
     """Logits [B, V] behind the last of the `written` tokens of a causal model, of which `fed` are in the cache."""
-    kind: Any = "next" if fed else "prefill"
-    return engine.forward(Request(state, alive, slice(fed, written), cache=cache, kind=kind))
+    return engine.forward(newest(state, written, fed, cache, alive))
+
+
+def newest(state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None) -> Request:
+    """The forward that feeds the `written` tokens of a causal model of which `fed` are in the cache."""
+    return Request(state, alive, slice(fed, written), cache=cache, kind="next" if fed else "prefill")

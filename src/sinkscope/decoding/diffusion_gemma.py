@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, in_vocabulary, until
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, until
 from sinkscope.decoding.blocks import Blocks, draw, placed
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.parallel import later_option
@@ -59,9 +59,9 @@ class DiffusionGemmaDecoding(Decoding):
     Attributes:
         length: new tokens, rounded up to whole canvases. steps: of a canvas at most.
         entropy_bound: a step accepts tokens in the order of their entropy (nats), while that of the surer ones adds up to this.
-        t_min, t_max: temperatures of the last step (almost) and of the first.
+        t_min, t_max: temperatures of the last step (almost) and of the first; one of them None: no temperature.
         stability_threshold, confidence_threshold: a row stops when its arg max is that of so many steps before, and its mean
-            entropy is below the second; None: it does not stop early.
+            entropy is below the second; one of them None: it does not stop early.
         eos: ids behind which a row ends; "model": the model's own, None: none.
         canvas: columns; None: as the checkpoint says. start: tokens of the first canvas; None: random ones.
 
@@ -72,8 +72,8 @@ class DiffusionGemmaDecoding(Decoding):
     length: int = 256
     steps: int = 48
     entropy_bound: float = 0.1
-    t_min: float = 0.4
-    t_max: float = 0.8
+    t_min: float | None = 0.4
+    t_max: float | None = 0.8
     stability_threshold: int | None = 1
     confidence_threshold: float | None = 0.005
     eos: str | int | tuple[int, ...] | None = "model"
@@ -92,10 +92,16 @@ class DiffusionGemmaDecoding(Decoding):
             whole(name, getattr(self, name), 1)
         if at_least("entropy_bound", self.entropy_bound, 0.0) == 0:
             raise InputError("entropy_bound should be above 0, or no token would ever be sure enough")
-        if at_least("t_max", self.t_max, 0.0) <= at_least("t_min", self.t_min, 0.0):
+        for pair in (("t_min", "t_max"), ("stability_threshold", "confidence_threshold")):
+            if None in (
+                getattr(self, name) for name in pair
+            ):  # as officially: without one the other counts for nothing
+                for name in pair:
+                    object.__setattr__(self, name, None)
+        if self.t_min is not None and at_least("t_max", self.t_max, 0.0) <= at_least(
+            "t_min", self.t_min, 0.0
+        ):
             raise InputError(f"t_max should be above t_min, got {self.t_max} and {self.t_min}")
-        if (self.stability_threshold is None) != (self.confidence_threshold is None):
-            raise InputError("stability_threshold and confidence_threshold go together: give both or none")
         if self.stability_threshold is not None:
             whole("stability_threshold", self.stability_threshold, 0)
             at_least("confidence_threshold", self.confidence_threshold, 0.0)
@@ -116,11 +122,6 @@ class DiffusionGemmaDecoding(Decoding):
         if self.start is not None and len(self.start) != known:
             raise InputError(f"start should be a canvas of {known} ids, got {len(self.start)}")
         return replace(self, canvas=known)
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids must be in the vocabulary."""
-        for number in (*end_ids(self.eos, None), *(self.start or ())):
-            in_vocabulary("an id", number, vocabulary)
 
     @property
     def block(self) -> int:
@@ -178,7 +179,15 @@ class DiffusionGemmaDecoding(Decoding):
         self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor
     ) -> Iterator[Step]:
         model, alone = engine.model, engine.prompts.alone
-        blocks = Blocks(engine, self.block, seen=lambda _: {"block": None})
+        nothing = torch.zeros_like(x, dtype=torch.bool)
+        blocks = Blocks(
+            engine,
+            self.block,
+            seen=lambda request: {
+                "block": None,
+                "noise": nothing if request.noise is None else request.noise,
+            },
+        )
         ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
         ended = torch.zeros_like(alive)  # rows with an end token
         for start in range(prompt, x.shape[1], self.block):
@@ -200,7 +209,7 @@ class DiffusionGemmaDecoding(Decoding):
                 over = left == 1 or bool((turned.stopped | ~alive).all())
                 after = x.clone()
                 after[:, start:end] = turned.tokens
-                decided = accepted & ~canvas.stopped[:, None]
+                decided = accepted | turned.stopped[:, None]  # of a row's last step all are
                 if over:
                     after, ended = self._finished(after, turned.best, start, ended, ends, model, alive)
                     decided = torch.ones_like(decided)
@@ -211,7 +220,7 @@ class DiffusionGemmaDecoding(Decoding):
                 yield Step(
                     x, after, noise,
                     placed(sure, x, start, float("nan")), placed(tokens, x, start, -1),
-                    placed(decided, x, start, False) & (going if not over else alive)[:, None],
+                    placed(decided, x, start, False) & going[:, None],
                     torch.zeros(len(x), dtype=torch.long), going,
                 )  # fmt: skip
                 x, canvas = after, turned
@@ -235,7 +244,9 @@ class DiffusionGemmaDecoding(Decoding):
             logits: Float32 [B, n, V]. left: steps that are left, this one included. rows: Bool [B]: those that draw.
         """
         now = torch.tensor(left, dtype=torch.int32, device=logits.device)
-        warm = logits / (self.t_min + (self.t_max - self.t_min) * (now / self.steps))
+        warm = logits
+        if self.t_min is not None and self.t_max is not None:
+            warm = logits / (self.t_min + (self.t_max - self.t_min) * (now / self.steps))
         spread = warm.softmax(-1, dtype=torch.float32)
         tokens = draw(spread, streams, rows)
         best = warm.argmax(-1)

@@ -42,7 +42,7 @@ class Engine:
         cached: whether a block loop keeps finished blocks in a KV cache.
         prompts: what the loop may want to know of the whole batch.
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
-        account: what the policy did in the last forward.
+        account: what the policy did in the last forward. windowed: it masks all keys outside of a window.
         run: runs a request; wrappers take its place. notes: what they add to a step. releases: how they give back what they hold.
     """
 
@@ -59,6 +59,8 @@ class Engine:
         self.cached, self.prompts = cached, prompts or Prompts()
         self.forwards: int | Tensor = 0
         self.account: StepAccount | None = None
+        # A window asks where its queries stand.
+        self.windowed = policy is not None and any(rule.band() is not None for rule in policy.rules)
         # Looked at once: padding stands on one side and stays.
         self.padding = 0 if real is None else int((~real).sum(1).max())
         self.run: Run = self.plain
@@ -93,6 +95,18 @@ class Engine:
         if request.kind == "prefill" and self.policy is not None and self.policy.reads_first:
             self._read(request)
         return self.run(request)
+
+    def forward_while(self, going: Callable[[], bool] | None, request: Request) -> Tensor | None:
+        """The forward, if any row goes on; None: none does.
+
+        A GPU is asked that (see `asked`) while it runs the forward, which then is one too many and counts for nothing: that is
+        cheaper than letting it wait for the host in every step.
+        """
+        late = request.ids.is_cuda
+        if going is not None and not late and not going():
+            return None
+        output = self.forward(request)
+        return None if going is not None and late and not going() else output
 
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
@@ -165,18 +179,9 @@ class Engine:
         if self.recorder is not None:
             queries = self.recorder.begin(request, own, self.model.ids.mask)
         return self.model.context(
-            real,
-            policy=self.policy,
-            recorder=self.recorder,
-            queries=queries,
-            newest=places is not None,
-            block=request.block,
-            causal=request.causal,
-            pattern=request.pattern,
-            soft=request.soft,
-            active=request.active,
-            beside=beside,
-        )
+            real, policy=self.policy, recorder=self.recorder, queries=queries, newest=places is not None, beside=beside,
+            block=request.block, causal=request.causal, pattern=request.pattern, soft=request.soft, active=request.active,
+        )  # fmt: skip
 
     def _of_policy(self, request: Request) -> Forward:
         """What a policy looks at in a forward."""
@@ -188,17 +193,10 @@ class Engine:
             first = state.shape[1] - request.keep
             scored, spared = queries >= first, queries <= first
         return Forward(
-            branches=1 if request.twin is None else 2,
-            least=written - self.padding,
-            active=request.active,
-            step=request.step,
-            tokens=state,
-            masked=masked,
-            scored=scored,
-            prefill=request.kind == "prefill",
-            reading=request.kind == "read" and not request.keep,
-            spared=spared,
-        )
+            branches=1 if request.twin is None else 2, least=written - self.padding, active=request.active,
+            step=request.step, tokens=state, masked=masked, scored=scored, prefill=request.kind == "prefill",
+            reading=request.kind == "read" and not request.keep, spared=spared,
+        )  # fmt: skip
 
     def _read(self, request: Request) -> None:
         """Read a prompt once without the policy, for the scores that it acts by from the prompt on."""
@@ -249,9 +247,8 @@ class MaskedStep:
         others = self.masked & ~selectable if engine.recorder is not None else None
 
         def positions() -> tuple[Places, Places | None]:
-            return selectable.nonzero(as_tuple=True), None if others is None else others.nonzero(
-                as_tuple=True
-            )
+            rest = None if others is None else others.nonzero(as_tuple=True)
+            return selectable.nonzero(as_tuple=True), rest
 
         self._positions = asked(positions, x.device)
         self._others: Callable[[], tuple[Tensor, Tensor]] | None = None

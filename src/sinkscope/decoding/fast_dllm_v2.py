@@ -21,8 +21,8 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, in_vocabulary
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw
+from sinkscope.decoding.base import DECODINGS, Decoding
+from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, store_step
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
@@ -84,11 +84,6 @@ class FastDllmDecoding(Decoding):
             whole("stop", self.stop, 0)
 
     @property
-    def draws(self) -> bool:
-        """Above temperature 0."""
-        return self.temperature > 0
-
-    @property
     def max_steps(self) -> int:
         """One for every token, and one for every block that is stored."""
         return self.length + self.length // self.block
@@ -109,10 +104,6 @@ class FastDllmDecoding(Decoding):
     def unseen(self, shortest: int) -> int:
         """A prompt of exactly one block is not put into the cache, and the forwards begin behind it."""
         return self.block if shortest == self.block else 0
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The stop id must be in the vocabulary."""
-        in_vocabulary("stop", self.stop if isinstance(self.stop, int) else None, vocabulary)
 
     def stop_id(self, model: Model) -> int:
         """The id that ends an answer; −2, which no state holds, for none."""
@@ -181,12 +172,7 @@ class FastDllmDecoding(Decoding):
             goes_on = alive & ~(ended if not known.alone else (after[:, prompt : end + 1] == stop).any(1))
             if index + 1 < blocks_in_all:
                 self._open(after, end, prompt, goes_on, mask_id)
-            nothing = torch.full(x.shape, float("nan"), device=x.device)
-            decided = (after != x) & (after != mask_id)
-            ties = torch.zeros(len(x), dtype=torch.long)
-            yield Step(
-                x, after, x == mask_id, nothing, torch.full_like(x, -1), decided, ties, alive, kind="store"
-            )
+            yield store_step(x, after, alive, mask_id)
             x, alive = after, goes_on
             if not bool(alive.any()):
                 return

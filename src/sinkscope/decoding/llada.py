@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, one_of, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, in_vocabulary, select
+from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, select
 from sinkscope.decoding.engine import Engine, MaskedStep, Places
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.step import Request, Step, Twin, Wanted
@@ -156,11 +156,6 @@ class BlockDecoding(Decoding):
         at_least("temperature", self.temperature, 0.0)
         at_least("cfg", self.cfg, 0.0)
         one_of("remasking", self.remasking, REMASKING)
-
-    @property
-    def draws(self) -> bool:
-        """Above temperature 0, and with random remasking."""
-        return self.temperature > 0 or self.remasking == "random"
 
     @property
     def steps_per_block(self) -> int:
@@ -345,10 +340,6 @@ class LladaDecoding(ParallelDecoding):
         super().__post_init__()
         if self.eot_id is not None:
             whole("eot_id", self.eot_id, 0)
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The end-of-turn id must be in the vocabulary."""
-        in_vocabulary("eot_id", self.eot_id, vocabulary)
 
     def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
         """Without the end token, where the options say so."""

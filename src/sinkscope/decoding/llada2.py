@@ -98,11 +98,6 @@ class Llada2Decoding(Decoding):
             raise InputError(f"minimal_topk {self.minimal_topk} leaves no step for {self.length} tokens")
 
     @property
-    def draws(self) -> bool:
-        """Above temperature 0."""
-        return self.temperature > 0
-
-    @property
     def edits(self) -> bool:
         """With an editing threshold."""
         return self.editing_threshold is not None

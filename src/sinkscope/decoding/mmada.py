@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.checks import whole
-from sinkscope.decoding.base import DECODINGS, in_vocabulary
+from sinkscope.decoding.base import DECODINGS
 from sinkscope.decoding.llada import ParallelDecoding
 from sinkscope.models.model import Model
 
@@ -42,10 +42,6 @@ class MmadaDecoding(ParallelDecoding):
         super().__post_init__()
         if self.stop_at is not None:
             whole("stop_at", self.stop_at, 0)
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The stop token must be in the vocabulary."""
-        in_vocabulary("stop_at", self.stop_at, vocabulary)
 
     def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
         """Rows end where a block ends in stop_at: each by itself, or all when all agree."""

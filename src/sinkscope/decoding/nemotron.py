@@ -21,16 +21,8 @@ from torch import Tensor
 from sinkscope.attention.visibility import behind_a_prompt
 from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import (
-    DECODINGS,
-    Decoding,
-    checked_ends,
-    end_ids,
-    even_plan,
-    in_vocabulary,
-    until,
-)
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, transferred
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, even_plan, until
+from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, store_step, transferred
 from sinkscope.decoding.causal import CausalDecoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.parallel import confident
@@ -82,17 +74,6 @@ class NemotronDecoding(Decoding):
         at_least("temperature", self.temperature, 0.0)
         check_thinking(self.max_thinking_tokens, self.end_think_id)
         object.__setattr__(self, "eos", checked_ends(self.eos))
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids must be in the vocabulary."""
-        in_vocabulary("end_think_id", self.end_think_id, vocabulary)
-        for number in end_ids(self.eos, None):
-            in_vocabulary("eos", number, vocabulary)
-
-    @property
-    def draws(self) -> bool:
-        """Above temperature 0."""
-        return self.temperature > 0
 
     @property
     def max_steps(self) -> int:
@@ -199,11 +180,7 @@ class NemotronDecoding(Decoding):
                 after = x
             elif alone:
                 after = torch.where((alive & ~goes_on)[:, None], x, after)
-            nothing = torch.full(x.shape, float("nan"), device=x.device)
-            decided, ties = (after != x) & (after != mask_id), torch.zeros(len(x), dtype=torch.long)
-            yield Step(
-                x, after, x == mask_id, nothing, torch.full_like(x, -1), decided, ties, alive, kind="store"
-            )
+            yield store_step(x, after, alive, mask_id)
             x, alive = after, goes_on
             if not bool(alive.any()):
                 return
@@ -251,16 +228,6 @@ class NemotronCausalDecoding(CausalDecoding):
         super().__post_init__()
         at_least("temperature", self.temperature, 0.0)
         check_thinking(self.max_thinking_tokens, self.end_think_id)
-
-    def check_ids(self, vocabulary: int) -> None:
-        """The ids must be in the vocabulary."""
-        super().check_ids(vocabulary)
-        in_vocabulary("end_think_id", self.end_think_id, vocabulary)
-
-    @property
-    def draws(self) -> bool:
-        """Above temperature 0."""
-        return self.temperature > 0
 
     def settled(self, token: Tensor, answer: Tensor) -> Tensor:
         """The end of thinking, where it is due."""

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from sinkscope.base.checks import at_least, one_of, share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, in_vocabulary
+from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, even_plan
 from sinkscope.decoding.blocks import Blocks, block_step, draw, filtered, transferred
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Step, Twin
 from sinkscope.decoding.streams import Streams
-from sinkscope.models.model import Model
 
 REMASKING = ("low_confidence_dynamic", "low_confidence_static", "sequential")
 SCORING = ("filtered", "raw")
@@ -81,10 +80,7 @@ class SdarDecoding(Decoding):
         one_of("scoring", self.scoring, SCORING)
         if isinstance(self.stop, list):
             object.__setattr__(self, "stop", tuple(self.stop))
-        if isinstance(self.stop, str) and self.stop != "model":
-            raise InputError(f"stop should be ids, 'model' or None, got {self.stop!r}")
-        for number in self._stop_ids(None):
-            whole("stop", number, 0)
+        checked_ends(self.stop, "stop")
         if self.scoring == "raw" and self.block % self.steps:
             raise InputError(
                 f"the evaluation loop (scoring='raw') needs steps that divide the block, got {self.steps} for {self.block}"
@@ -114,16 +110,6 @@ class SdarDecoding(Decoding):
         """Prompt and answer, rounded up to whole blocks."""
         return -(-(prompt + self.length) // self.block) * self.block
 
-    def check_ids(self, vocabulary: int) -> None:
-        """The stop ids must be in the vocabulary."""
-        for number in self._stop_ids(None):
-            in_vocabulary("stop", number, vocabulary)
-
-    def _stop_ids(self, model: Model | None) -> tuple[int, ...]:
-        if self.stop is None or isinstance(self.stop, str):
-            return () if self.stop is None or model is None else model.ids.eos
-        return (self.stop,) if isinstance(self.stop, int) else tuple(self.stop)
-
     def begin(
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
     ) -> tuple[Tensor, Iterator[Step]]:
@@ -134,7 +120,9 @@ class SdarDecoding(Decoding):
 
     def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
         blocks = Blocks(engine, self.block)
-        stops = torch.tensor(self._stop_ids(engine.model), dtype=torch.long, device=x.device)
+        stops = torch.tensor(
+            end_ids(checked_ends(self.stop), engine.model), dtype=torch.long, device=x.device
+        )
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         first = prompt // self.block * self.block
         blocks.prefill(x, first)

@@ -105,11 +105,8 @@ class Request:
     @property
     def fed(self) -> Tensor:
         """Long [B, Q]: the ids of the queries."""
-        return (
-            self.ids[:, self.queries]
-            if self.places is None
-            else self.ids.index_select(1, self.places.columns)
-        )
+        places = self.places
+        return self.ids[:, self.queries] if places is None else self.ids.index_select(1, places.columns)
 
     def placed(self, columns: Tensor, positions: Tensor, visible: Tensor, written: int) -> Request:
         """The same with queries and keys on the device: see Places."""
@@ -127,8 +124,9 @@ class Request:
         Args:
             shifted: what predicts a position is the one before it (position 0: itself).
         """
-        if self.noise is not None:  # all of a canvas is predicted anew
-            return self.noise[:, self.queries], torch.ones_like(self.fed, dtype=torch.bool)
+        if self.noise is not None:  # all of a canvas is predicted anew, and nothing of what is stored
+            scored = torch.full_like(self.fed, self.kind == "denoise", dtype=torch.bool)
+            return self.noise[:, self.queries], scored
         if mask_id is None:
             return None, None
         masked = self.fed == mask_id
@@ -162,7 +160,6 @@ class Step:
         codes: Long [B, N]: image codes sampled so far; None for text.
         kind: "denoise", or "store" for a step whose forward also put a finished block into the cache.
         fresh: Bool [B, S]: the columns whose keys and values were computed in this step, in all layers; None: all.
-        error: Float64 [B]: KL of the predictions to exact ones, where a shadow measures it.
         idle: the schedule decides nothing in this step, so no forward was run and nothing was recorded.
     """
 
@@ -179,7 +176,6 @@ class Step:
     everywhere: Callable[[], tuple[Tensor, Tensor]] | None = None
     kind: str = "denoise"
     fresh: Tensor | None = None
-    error: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,8 +102,8 @@ def generate(
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
-                own = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-                groups.append(plan.start(rows, own, None if rule is None else rule.wrap))
+                rows_recorder = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
+                groups.append(plan.start(rows, rows_recorder, None if rule is None else rule.wrap))
             driven = _drive(plan, groups, recorder, progress)
     except BaseException:
         if recorder is not None:
@@ -111,9 +112,7 @@ def generate(
     finally:
         for group in groups:
             group.engine.release()
-    extras = (
-        {} if rule is None else {"reuse": rule.outcome(lambda parts: _by_row(groups, parts), driven.errors)}
-    )
+    extras = {} if rule is None else {"reuse": rule.outcome(partial(_by_row, groups), len(driven.ties))}
     return _run(plan, groups, driven, policy, recorder, extras)
 
 
@@ -146,7 +145,7 @@ def _plan(
     if cache is not None and decoding.cached is None:
         raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
     shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
-    kind, learned = model.attention_kind, model.has_learned_sinks
+    kind, learned = decoding.attention_kind(model), model.has_learned_sinks
     checked = None
     if policy is not None:
         checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
@@ -190,13 +189,12 @@ class _Driven:
     """What the loops gave, put together.
 
     Attributes:
-        states: Long [steps + 1, B, S]. ties: Long [steps, B]. taken: steps of each row. errors: Float64 [steps, B].
+        states: Long [steps + 1, B, S]. ties: Long [steps, B]. taken: steps of each row.
     """
 
     states: Tensor
     ties: Tensor
     taken: list[int]
-    errors: Tensor
 
 
 def _run(
@@ -302,6 +300,7 @@ def _frame(plan: Plan, capture: Capture, approximate: bool) -> Frame:
     shape, prompt = model.shape, batch.ids.shape[1]
     capture.check(model.layers, shape.heads)
     real = torch.ones(len(batch.ids), decoding.columns(prompt), dtype=torch.bool)
+    # Rows that run apart end behind their own answers; those of one batch have their padding before the prompt, or behind it.
     if batch.right and (plan.alone or not model.spec.blocks):
         for row, length in enumerate(batch.lengths):
             real[row, decoding.columns(length) :] = False
@@ -339,7 +338,7 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
     # On the device, once: a list as an index is copied there in every step, and the host waits for it.
     places = [_places(group.rows.rows, frame) for group in groups]
     # States stay on the device until the end: copying them after every step would make a GPU wait.
-    states, ties, errors = [frame], [], []
+    states, ties = [frame], []
     taken = torch.zeros(rows, dtype=torch.long, device=frame.device)
     while True:
         steps = [group.advance() for group in groups]
@@ -347,15 +346,12 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
             break
         frame = frame.clone()
         tied = torch.zeros(rows, dtype=torch.long, device=frame.device)
-        errors.append(torch.full((rows,), float("nan"), dtype=torch.float64))
         for group, here, step in zip(groups, places, steps, strict=True):
             if step is not None:
                 offset = group.rows.offset
                 frame[here, offset : offset + step.after.shape[1]] = step.after
                 tied[here] = step.ties.to(tied.device)
                 taken[here] += 0 if step.idle else step.alive.to(taken.device)
-                if step.error is not None:
-                    errors[-1][group.rows.rows] = step.error
             elif filler is not None:  # its rows have all ended: padding, as for rows that end inside a group
                 frame[here, prompt + len(states) - 1] = filler
         if recorder is not None:
@@ -369,9 +365,8 @@ def _drive(plan: Plan, groups: list[Group], recorder: Recorder | None, progress:
         stacked = stacked[..., : prompt + len(states) - 1]
     elif decoding.cached is not None:  # a sequence that grows may have ended before its last column
         stacked = stacked[..., : int((stacked >= 0).flatten(0, 1).any(0).nonzero()[-1]) + 1]
-    nothing = torch.zeros(0, rows, dtype=torch.long)
-    tied, wrong = (torch.stack(part).cpu() if part else nothing for part in (ties, errors))
-    return _Driven(stacked, tied, taken.tolist(), wrong)
+    tied = torch.stack(ties).cpu() if ties else torch.zeros(0, rows, dtype=torch.long)
+    return _Driven(stacked, tied, taken.tolist())
 
 
 def _first_frame(plan: Plan, groups: list[Group]) -> Tensor:

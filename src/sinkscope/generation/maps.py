@@ -36,12 +36,12 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
         raise InputError(
             f"this trace was made with other weights ({str(digest)[:12]}…) than {model.source} has ({model.digest[:12]}…)"
         )
-    known = [int(step) for step in data["step"].values]
-    missing = [step for step in steps if step not in known]
+    recorded = [int(step) for step in data["step"].values]
+    missing = [step for step in steps if step not in recorded]
     if missing or not steps:
         raise InputError(
             f"step {missing or list(steps)} was not recorded; this trace has "
-            + (f"{known[0]} to {known[-1]}" if known else "none")
+            + (f"{recorded[0]} to {recorded[-1]}" if recorded else "none")
         )
     if "fresh" in data and not bool(data["fresh"].where(data["tokens"] >= 0, True).all()):
         raise InputError("the steps of this trace were approximate: their maps cannot be computed again")
@@ -62,10 +62,10 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
         whole[..., :count, :count] = attention
         maps.append(whole)
     coords = {"map_step": list(steps), "layer": np.arange(layers), "head": np.arange(heads)}
-    found = xarray.DataArray(np.stack(maps, axis=1), coords=coords, dims=dims, attrs={"units": "probability"})
-    found = found.sel({dim: data[dim].values for dim in ("layer", "head") if dim in data.coords})
+    added = xarray.DataArray(np.stack(maps, axis=1), coords=coords, dims=dims, attrs={"units": "probability"})
+    added = added.sel({dim: data[dim].values for dim in ("layer", "head") if dim in data.coords})
     if "attention_at" in data:
         before = data["attention_at"].sel(map_step=[s for s in data["map_step"].values if s not in steps])
-        found = xarray.concat([before, found], "map_step").sortby("map_step")
+        added = xarray.concat([before, added], "map_step").sortby("map_step")
         data = data.drop_dims("map_step")
-    return Trace(dataset=data.assign(attention_at=found.assign_coords(query=np.arange(tokens.shape[1]))))
+    return Trace(dataset=data.assign(attention_at=added.assign_coords(query=np.arange(tokens.shape[1]))))

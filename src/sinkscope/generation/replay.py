@@ -80,15 +80,15 @@ class Replay:
     def summary(self) -> dict[str, float]:
         """Means over everything that was predicted in the steps in which the policy acted."""
         acted = np.nan_to_num(self.arrays["hidden_share"]) > 0
-        known = ~np.isnan(self.arrays["kl"]) & acted[..., None]
+        computed = ~np.isnan(self.arrays["kl"]) & acted[..., None]
 
         def mean(values: np.ndarray[Any, Any], where: np.ndarray[Any, Any]) -> float:
-            kept = values[where].astype(float)
-            kept = kept[~np.isnan(kept)]
-            return float(kept.mean()) if kept.size else float("nan")
+            numbers = values[where].astype(float)
+            numbers = numbers[~np.isnan(numbers)]
+            return float(numbers.mean()) if numbers.size else float("nan")
 
         per_position = {
-            name: mean(self.arrays[name], known) for name in ("kl", "confidence_change", "flipped")
+            name: mean(self.arrays[name], computed) for name in ("kl", "confidence_change", "flipped")
         }
         per_step = {name: mean(self.arrays[name], acted) for name in ("changed", "hidden_share", "sinks_hit")}
         return {**per_position, **per_step}
@@ -166,7 +166,7 @@ class _Pair:
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Yield the arrays [B, S] and [B] of each step."""
         caches = self.plain.model.new_cache(), self.masked.model.new_cache()
-        given = states[0] >= 0 if self.decoding.causal else states[0] != self.plain.mask_id
+        written = states[0] >= 0 if self.decoding.causal else states[0] != self.plain.mask_id
         for step in range(len(states) - 1):
             x = states[step]
             alive = self.decoding.alive(self.plain.model, x, self.prompt, step, self.per_row)
@@ -185,7 +185,8 @@ class _Pair:
                 selectable = where & self.decoding.reachable(x, self.prompt, step)
                 count = ((states[step + 1] != x) & where).sum(1).tolist()
                 one, two = (
-                    self.decoding.predictions(engine, x, given, where) for engine in (self.plain, self.masked)
+                    self.decoding.predictions(engine, x, written, where)
+                    for engine in (self.plain, self.masked)
                 )
             yield self._differences(one, two, where, selectable, count, alive)
 

@@ -76,10 +76,9 @@ class Bundle:
     @property
     def bytes(self) -> int:
         """Memory that the captures took, and that of the states they go on from."""
-        memory = {
-            one.data_ptr(): one.nbytes() for graph in self.graphs.values() for one in graph.before.memory
-        }
-        return sum(graph.bytes for graph in self.graphs.values()) + sum(memory.values())
+        graphs = self.graphs.values()
+        memory = {one.data_ptr(): one.nbytes() for graph in graphs for one in graph.before.memory}
+        return sum(graph.bytes for graph in graphs) + sum(memory.values())
 
 
 _KEPT: WeakKeyDictionary[nn.Module, list[Bundle]] = WeakKeyDictionary()
@@ -139,11 +138,8 @@ class Graphs:
         kept = _KEPT.setdefault(self._network, [])
         kept.append(bundle)
         device = next(iter(bundle.graphs.values())).inputs.device
-        room = (
-            torch.cuda.get_device_properties(device).total_memory // SHARE
-            if device.type == "cuda"
-            else 1 << 30
-        )
+        whole = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 16 << 30
+        room = whole // SHARE
         while len(kept) > MOST or sum(one.bytes for one in kept) > room:
             kept.pop(0)
 
@@ -237,15 +233,10 @@ def record(
 
 def likeness(network: nn.Module) -> Hashable:
     """What decides, besides shapes, which kernels a network launches on which memory: weights, hooks, forwards, settings."""
-    hooks = [
-        (
-            id(module),
-            tuple(module._forward_hooks),
-            tuple(module._forward_pre_hooks),
-            "forward" in vars(module),
-        )
-        for module in network.modules()
-    ]
+    hooks = []
+    for module in network.modules():
+        set_here = tuple(module._forward_hooks), tuple(module._forward_pre_hooks), "forward" in vars(module)
+        hooks.append((id(module), *set_here))
     weights = [(tensor.data_ptr(), tensor.dtype) for tensor in (*network.parameters(), *network.buffers())]
     matmul = torch.backends.cuda.matmul
     settings = (

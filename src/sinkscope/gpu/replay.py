@@ -62,16 +62,12 @@ class Replays:
             asked = replace(request, ids=inputs) if fixed is None else fixed.placed(request, inputs)
             return self._computed(asked, captured)
 
-        through = getattr(request.through, "__self__", None)
-        roots = [
-            root
-            for root in (engine.policy, engine.recorder, through, getattr(fixed, "memory", None))
-            if root is not None
-        ]
+        owner, own = getattr(request.through, "__self__", None), {"real": engine.real}
+        states = engine.policy, engine.recorder, owner, getattr(fixed, "memory", None), own
+        roots = [root for root in states if root is not None]
         warm_ups = 1 if engine.policy is None and fixed is None else 2
         inputs = request.ids if fixed is None else fixed.inputs(request)
-        own = {"real": engine.real}
-        result, repeated = self._graphs.run(inputs, key, forward, [*roots, own], warm_ups)
+        result, repeated = self._graphs.run(inputs, key, forward, roots, warm_ups)
         engine.real, engine.account = own["real"], result.account
         engine.deliver(result.recorded, request, repeated)
         return result.output
@@ -133,7 +129,11 @@ class Replays:
             return None
         if self._fixed is None and self._repeats_block(request):
             self._cache, self._fixed = request.cache, BlockCache(request.cache, request.ids.shape[1])
-        return self._fixed if request.cache is self._cache else None
+        if request.cache is not self._cache:
+            return None
+        if looks_at_more(request):
+            raise RuntimeError("the forwards before this one, on the same cache, read their state alone")
+        return self._fixed
 
     def _repeats_block(self, request: Request) -> bool:
         """Whether all forwards of a block look alike: its queries all see the same, and what they are is not looked at."""
@@ -150,7 +150,9 @@ class Replays:
         engine = self._engine
         if request.kind != "prefill" or request.active is not None or request.through is not None:
             return
-        if self._observed_key(request) is not None and engine.model.decodes_statically(request.ids):
+        recorder = engine.recorder
+        steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
+        if steady and not engine.windowed and engine.model.decodes_statically(request.ids):
             self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)
 
 

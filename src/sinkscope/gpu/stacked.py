@@ -7,6 +7,7 @@ and whoever reads `q_proj.weight` finds it where it was.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,35 +28,32 @@ def room(network: Any, device: torch.device, dtype: torch.dtype) -> dict[str, Te
         Name of a parameter → the rows, still empty, that it should be copied into.
     """
     found: dict[str, Tensor] = {}
-    for index, layer in enumerate(network.model.layers):
-        for owner, names in GROUPS.items():
-            linears = [getattr(getattr(layer, owner), name, None) for name in names]
-            if None in linears:  # a mixture of experts has no gate and up of its own
-                continue
-            for leaf in LEAVES:
-                parts = [getattr(linear, leaf) for linear in linears]
-                if any(part is None for part in parts):
-                    continue
-                sizes = [len(part) for part in parts]
-                rows = torch.empty(sum(sizes), *parts[0].shape[1:], device=device, dtype=dtype)
-                for name, part in zip(names, torch.split(rows, sizes), strict=True):
-                    found[f"model.layers.{index}.{owner}.{name}.{leaf}"] = part
+    for owner, linears, leaf, parts in _alike(network):
+        sizes = [len(part) for part in parts]
+        rows = torch.empty(sum(sizes), *parts[0].shape[1:], device=device, dtype=dtype)
+        names = (f"model.layers.{owner}.{name}.{leaf}" for name in linears)
+        found |= dict(zip(names, torch.split(rows, sizes), strict=True))
     return found
 
 
 def lay_side_by_side(network: Any) -> None:
     """Move the weights of a loaded network so that those which belong together lie side by side, one layer at a time."""
-    for layer in network.model.layers:
+    for _, linears, leaf, parts in _alike(network):
+        joined = torch.cat([part.detach() for part in parts])
+        rows = torch.split(joined, [len(part) for part in parts])
+        for linear, part in zip(linears.values(), rows, strict=True):
+            setattr(linear, leaf, nn.Parameter(part, requires_grad=False))
+
+
+def _alike(network: Any) -> Iterator[tuple[str, dict[str, nn.Module], str, list[Tensor]]]:
+    """What belongs side by side: owner ("0.mlp"), its linear layers, and of these one leaf after the other."""
+    for index, layer in enumerate(network.model.layers):
         for owner, names in GROUPS.items():
-            linears = [layer.get_submodule(f"{owner}.{name}") for name in names]
-            for leaf in LEAVES:
-                parts = [getattr(linear, leaf) for linear in linears]
-                if any(part is None for part in parts):
-                    continue
-                joined = torch.cat([part.detach() for part in parts])
-                rows = torch.split(joined, [len(part) for part in parts])
-                for linear, part in zip(linears, rows, strict=True):
-                    setattr(linear, leaf, nn.Parameter(part, requires_grad=False))
+            linears = {name: getattr(getattr(layer, owner), name, None) for name in names}
+            for leaf in LEAVES:  # a mixture of experts has no gate and up of its own
+                parts = [getattr(linear, leaf, None) for linear in linears.values()]
+                if all(part is not None for part in parts):
+                    yield f"{index}.{owner}", linears, leaf, parts  # type: ignore[misc]
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,8 @@ def lens(
     >>> sorted(set(table["chosen"]))    # rows at sinks (True), and at random places of the same kind (False)
     [False, True]
     """
-    model = as_model(model)
-    check_read_out(model)
+    model = as_model(model).mode(run.decoding.causal)
+    check_read_out(model, run)
     chosen = tuple(range(model.shape.layers + 1)) if layers is None else tuple(layers)
     if not chosen or not all(0 <= layer <= model.shape.layers for layer in chosen):
         raise InputError(f"layers should be among 0 to {model.shape.layers}, got {list(chosen)}")

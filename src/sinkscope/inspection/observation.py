@@ -190,19 +190,25 @@ def read_predictions(model: Model, last: Tensor, predicted: Tensor, shift: int) 
     return read_out(model, last[row, (column - shift).clamp(min=0)])
 
 
+def check_run(model: Model, run: Run) -> None:
+    """Refuse a run whose steps are more than a forward of the whole sequence."""
+    decoding = run.decoding
+    check_decoding(model, decoding)
+    if not decoding.replayable or decoding.guided or model.mode(decoding.causal).spec.blocks:
+        raise InputError(
+            f"{decoding.kind} runs of {model.family} models cannot be inspected: with images, guidance or stored blocks (a "
+            "canvas is one) a step is not one forward of the whole sequence; use a text decoding without them"
+        )
+
+
 def observe(model: Model, run: Run, step: int) -> Iterator[Observation]:
     """The observations of one step, a chunk of rows of equal layout at a time.
 
     Args:
         run: from `ss.generate` with this model, without guidance; a run of text.
     """
-    decoding = run.decoding
-    check_decoding(model, decoding)
-    if not decoding.replayable or decoding.guided or model.spec.blocks:
-        raise InputError(
-            f"{decoding.kind} runs of {model.family} models cannot be inspected: images, guidance and block caches have "
-            "more than one forward for a step; use a text decoding with cfg=0"
-        )
+    model, decoding = model.mode(run.decoding.causal), run.decoding
+    check_run(model, run)
     if run.policy is not None or not run.exact:
         raise InputError(
             "inspection computes steps anew, exactly: it needs a run without a policy whose steps were exact"
@@ -264,8 +270,9 @@ def _observation(
     )  # fmt: skip
 
 
-def check_read_out(model: Model) -> None:
-    """Refuse a network whose logits are not the head on the last norm of the stream: a lens would read something else."""
+def check_read_out(model: Model, run: Run) -> None:
+    """Refuse runs that cannot be inspected, and a network whose logits are not the head on the last norm of the stream."""
+    check_run(model, run)
     ids = torch.arange(8, device=model.device)[None] % model.shape.vocabulary
     stream, _ = forward_inside(model, ids, None, record=False)
     logits = model.forward(ids).float()

@@ -204,7 +204,7 @@ def patch(
     >>> effect.value > 0    # nats beyond the control, mean over rows
     True
     """
-    model = as_model(model)
+    model = as_model(model).mode(run.decoding.causal)
     one_of("what", what, PARTS)
     one_of("at", at, ("sinks", "random"))
     if not isinstance(other, Run):

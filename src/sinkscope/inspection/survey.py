@@ -104,7 +104,7 @@ def survey(
     if other is None and rows < 2:
         raise InputError("a survey of one row needs another run, whose vectors are put in place of its own")
     whole("steps", steps, 1)
-    check_read_out(model)
+    check_read_out(model, run)
     source, turn = (run, 1) if other is None else (other, 0)
     numbers = chosen_steps(run, steps)
     found: list[dict[Name, list[Array]]] = [{} for _ in range(rows)]

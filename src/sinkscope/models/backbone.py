@@ -21,7 +21,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
-from sinkscope.models.settings import USUAL, check_settings
+from sinkscope.models.settings import USUAL, check_layers, check_settings
 from sinkscope.models.variant import read_variant, vary
 
 
@@ -152,6 +152,7 @@ class BackboneFamily(Family):
         # Of Llama's settings the others' networks know no bias of their feed-forward layers.
         read = (*USUAL, *self.only, *self.reads, *(("mlp_bias",) if backbone == "Llama" else ()))
         check_settings(checkpoint, read)
+        check_layers(checkpoint)
         more = self.settings(checkpoint)
         settings = read_settings(checkpoint, **more)
         if backbone == "Llama":

@@ -24,14 +24,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, complain, fill
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.probe import number_layers
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
@@ -80,16 +73,24 @@ class Causal(Family):
         number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from generation_config.json (it may name several eos ids), config.json and the tokenizer."""
-        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
-        inner = text.get("eos_token_id") if isinstance(text, dict) else None
-        return SpecialIds(
-            mask=None,
-            eos=all_ids(*read("eos", "gc"), inner, *read("eos", "t")),
-            bos=first_id(*read("bos", "gct")),
-            pad=first_id(*read("pad", "gct")),
-            eot=first_id(*read("eot", "t", text="<|eot_id|>")),
-        )
+        """Ids of the checkpoint's files and the tokenizer."""
+        return text_ids(checkpoint, tokenizer, "<|eot_id|>")
+
+
+def text_ids(checkpoint: Checkpoint, tokenizer: Any, turn_text: str) -> SpecialIds:
+    """Ids from generation_config.json (it may name several eos ids), config.json, its text config and the tokenizer; no mask."""
+    read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
+    inner = text if isinstance(text, dict) else {}
+
+    def entries(name: str) -> tuple[Any, ...]:
+        return (*read(name, "gc"), inner.get(f"{name}_token_id"), *read(name, "t"))
+
+    return SpecialIds(
+        eos=all_ids(*entries("eos")),
+        bos=first_id(*entries("bos")),
+        pad=first_id(*entries("pad")),
+        eot=first_id(*read("eot", "t", text=turn_text)),
+    )
 
 
 def _varied(checkpoint: Checkpoint, variant: Variant, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -143,21 +144,44 @@ def pretrained(
     except SinkscopeError:
         raise
     except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
-        if isinstance(error, KeyError) and error.args == (NAME,):
-            raise CheckpointError(
-                f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
-                "not through transformers' attention interface, so it cannot be measured"
-            ) from error
+        refuse_own_attention(error, checkpoint, network_class)
         kind = f", which is quantised with {checkpoint.quantised}," if checkpoint.quantised else ""
         raise CheckpointError(f"{checkpoint.source}{kind} could not be loaded: {one_line(error)}") from error
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
+    _refuse_headless(checkpoint, sorted(report["missing_keys"]))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
     # transformers puts quantised layers where their kernels run.
     loaded: nn.Module = network if checkpoint.quantised else network.to(device)
     return loaded.eval().requires_grad_(False)
+
+
+def refuse_own_attention(error: Exception, checkpoint: Checkpoint, network_class: Any) -> None:
+    """Say what the error means where a network does not have sinkscope's attention in its own list."""
+    if isinstance(error, KeyError) and error.args == (NAME,):
+        raise CheckpointError(
+            f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
+            "not through transformers' attention interface, so it cannot be measured"
+        ) from error
+
+
+HEADLESS = (
+    "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"
+)  # fmt: skip
+"""How transformers' names of networks without a language-model head end; GPT2LMHeadModel has one."""
+
+
+def _refuse_headless(checkpoint: Checkpoint, missing: list[str]) -> None:
+    """Say what is missing where config.json names a network without a language-model head."""
+    listed = checkpoint.config.get("architectures")
+    name = str(listed[0]) if isinstance(listed, list) and listed else ""
+    if missing and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
+        raise CheckpointError(
+            f"{checkpoint.source} holds a {name}, which has no language-model head ({len(missing)} tensors of it are missing); "
+            "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
+        )
 
 
 def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
@@ -167,11 +191,17 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = checkpoint.model_type
+    if checkpoint.config.get("is_encoder_decoder"):
+        raise CheckpointError(
+            f"{checkpoint.source}: {kind} is an encoder–decoder; sinkscope measures networks with one stack of self-attention"
+        )
     names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
     if kind not in names:
         known = [*names, "llada", "Dream", "mmada"]
         near = nearest(kind, known)
         hint = near if len(near) < 200 else "see `sinkscope models` for the families"
+        if kind in CONFIG_MAPPING:
+            hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
         raise CheckpointError(
             f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
         )

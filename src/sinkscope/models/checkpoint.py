@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,18 @@ class Checkpoint:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
             raise self._misfit(name, value, "a number")
         return float(value)
+
+    def section(self, name: str) -> Checkpoint:
+        """The same checkpoint, of whose config only a table inside it is read."""
+        inner = self.setting(name)
+        if not isinstance(inner, dict):
+            raise CheckpointError(
+                f"{self.source}: config.json sets {name} to {inner!r}, which should be a table; take config.json from the "
+                "original model"
+            )
+        part = replace(self)
+        part.__dict__["config"] = inner
+        return part
 
     def _misfit(self, name: str, value: object, expected: str) -> CheckpointError:
         return CheckpointError(

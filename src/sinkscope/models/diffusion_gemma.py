@@ -11,23 +11,32 @@ float32 (tests/golden/diffusion_gemma).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sinkscope.attention.context import current, forward
-from sinkscope.base.errors import CheckpointError
-from sinkscope.models.causal import pretrained
+from sinkscope.base.errors import CheckpointError, nearest
+from sinkscope.models.causal import pretrained, text_ids
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, SpecialIds
+from sinkscope.models.settings import check_settings
+
+TEXT_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings", "sliding_window", "num_experts", "top_k_experts", "moe_intermediate_size",
+)  # fmt: skip
+"""Settings of the text network that are whole numbers above 0."""
+TABLES = {
+    "per_layer_config": (dict, NoneType),
+    "rope_parameters": (dict, NoneType),
+    "layer_types": (list, NoneType),
+}
+"""Settings that are tables or lists."""
+OLDER = ("global_head_dim", "num_global_key_value_heads", "per_layer_config")
+"""Settings that the text network's class reads besides its own."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +63,7 @@ class DiffusionGemma(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from generation_config.json, the text config and the tokenizer; none is a mask."""
-        read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config") or {}
-        return SpecialIds(
-            eos=all_ids(*read("eos", "g"), text.get("eos_token_id"), *read("eos", "t")),
-            bos=first_id(*read("bos", "g"), text.get("bos_token_id"), *read("bos", "t")),
-            pad=first_id(*read("pad", "g"), text.get("pad_token_id"), *read("pad", "t")),
-            eot=first_id(*read("eot", "t", text="<turn|>")),
-        )
+        return text_ids(checkpoint, tokenizer, "<turn|>")
 
     def states(
         self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
@@ -109,7 +112,7 @@ class DiffusionGemma(Family):
     def head(self, network: Any, hidden: Tensor) -> Tensor:
         """Logits [..., V] in float32, soft-capped as the official forward returns them."""
         logits = network.lm_head(hidden).float()
-        cap = network.final_logit_softcapping
+        cap = float(network.final_logit_softcapping)
         capped: Tensor = torch.tanh(logits / cap) * cap
         return capped
 
@@ -120,15 +123,50 @@ def _in_reach(keys: int, canvas: int, window: int, like: Tensor) -> Tensor:
     return (torch.arange(keys, device=like.device) >= first).expand(1, 1, canvas, keys)
 
 
+def _check(checkpoint: Checkpoint, config_class: Any, sizes: tuple[str, ...]) -> None:
+    """Refuse settings that transformers' class does not have, which it would take and ignore, and sizes that are none."""
+    known = {*config_class().to_dict(), *dir(config_class), *OLDER}
+    check_settings(checkpoint, known)
+    for name in sizes:
+        checkpoint.size(name)
+    for name, kind in TABLES.items():
+        if not isinstance(checkpoint.config.get(name), kind):
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json sets {name} to {checkpoint.config[name]!r}; take config.json from the "
+                "original model"
+            )
+
+
 def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """transformers' network class and config."""
     import transformers
+    from transformers.activations import ACT2FN
 
     if not hasattr(transformers, "DiffusionGemmaForBlockDiffusion"):
         raise CheckpointError(
             f"{checkpoint.source}: transformers {transformers.__version__} has no DiffusionGemma; pip install -U transformers"
         )
     checkpoint.check_sizes(partial=True)
+    _check(checkpoint, transformers.DiffusionGemmaConfig, ("canvas_length",))
+    text = checkpoint.section("text_config")
+    _check(text, transformers.DiffusionGemmaTextConfig, TEXT_SIZES)
+    if "final_logit_softcapping" in text.config:
+        text.number("final_logit_softcapping")
+    activation = text.config.get("hidden_activation", "gelu_pytorch_tanh")
+    if activation not in ACT2FN:
+        raise CheckpointError(
+            f"{text.source}: config.json sets hidden_activation to {activation!r}; {nearest(str(activation), ACT2FN)}"
+        )
+    if text.config.get("use_bidirectional_attention") not in (None, "vision"):
+        raise CheckpointError(
+            f"{text.source}: config.json sets use_bidirectional_attention to something else than 'vision'; released "
+            "models have an encoder that reads text causally, and transformers runs no other"
+        )
+    if text.size("top_k_experts") > text.size("num_experts"):
+        raise CheckpointError(
+            f"{text.source}: config.json sets top_k_experts to {text.config['top_k_experts']}, more than num_experts "
+            f"{text.config['num_experts']}"
+        )
     with checkpoint.described():
         config = transformers.DiffusionGemmaConfig.from_dict(dict(checkpoint.config))
     return transformers.DiffusionGemmaForBlockDiffusion, config

@@ -76,6 +76,10 @@ def load(
             f"load takes a folder or a hub id, got {type(source).__name__}; "
             "ss.wrap(network, tokenizer) takes a transformers network"
         )
+    if device_map is not None and device != "auto":
+        raise InputError(
+            f"device {device!r} and device_map were both given; a map places every part: leave out device"
+        )
     where = torch.device("cpu") if device_map is not None else resolve_device(device)
     checkpoint = find(source, revision)
     spec = family_of(checkpoint, family)

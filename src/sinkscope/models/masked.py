@@ -16,14 +16,7 @@ from torch import Tensor, nn
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.causal import architecture, pretrained
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    Padding,
-    SpecialIds,
-    tokenizer_id,
-    usual_ids,
-)
+from sinkscope.models.family import FAMILIES, Family, Padding, SpecialIds, tokenizer_id, usual_ids
 from sinkscope.models.probe import number_layers
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")

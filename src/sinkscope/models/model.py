@@ -476,16 +476,12 @@ def _fused_forward(network: Any, device: torch.device) -> Any:
     return FusedForward(network, NAME, sinkscope_attention) if has_llama_layers(network) else None
 
 
-class _MapRecorder:
+class _MapRecorder(CallRecorder):
     """Keeps the full attention map of every layer, of which several calls may give rows one after the other."""
 
     def __init__(self, keys: int) -> None:
         self.keys = keys
         self.by_layer: dict[int, Tensor] = {}
-
-    def reads(self, layer: int) -> tuple[str, ...]:
-        """Nothing: maps come from q and k."""
-        return ()
 
     def record(self, call: AttentionCall) -> None:
         """Keep a map, on the CPU."""
@@ -493,6 +489,3 @@ class _MapRecorder:
         rows = torch.nn.functional.pad(rows, (0, self.keys - rows.shape[-1]))
         before = self.by_layer.get(call.layer)
         self.by_layer[call.layer] = rows if before is None else torch.cat([before, rows], 2)
-
-    def residual(self, layer: int, hidden: Tensor) -> None:
-        """Nothing is kept of the residual stream."""

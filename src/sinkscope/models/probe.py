@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.context import AttentionCall
+from sinkscope.attention.context import AttentionCall, CallRecorder
 from sinkscope.attention.interface import FULL_MASKS, NAME, UNMEASURED
 from sinkscope.base.errors import CheckpointError, InputError, SinkscopeError
 from sinkscope.base.files import one_line
@@ -233,7 +233,7 @@ def _layers(network: Any) -> list[nn.Module]:
     return list(next(lists, [numbered[layer] for layer in range(depth) if layer in numbered]))
 
 
-class _Listener:
+class _Listener(CallRecorder):
     """Counts the attention calls of each layer, and watches what becomes of their outputs."""
 
     def __init__(self, tokens: int) -> None:
@@ -244,10 +244,6 @@ class _Listener:
         self.gates: dict[int, nn.Module] = {}
         self._last: AttentionCall | None = None
 
-    def reads(self, layer: int) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
     def record(self, call: AttentionCall) -> None:
         """Note a call."""
         self.calls[call.layer] += 1
@@ -255,9 +251,6 @@ class _Listener:
         if call.sink is not None:
             self.learned.add(call.layer)
         self._last = call
-
-    def residual(self, layer: int, hidden: Tensor) -> None:
-        """Nothing."""
 
     def enters(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """What enters the linear layer behind an attention call: its output, or its output times a gate.

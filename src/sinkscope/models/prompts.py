@@ -48,7 +48,7 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None, raw: bool = F
 
     Args:
         prompts: a text, or messages ([{"role": …, "content": …}, …]), or a list of such (the chat template is applied to
-            each); whole numbers [B, P]; for families padded on the right also lists of different lengths.
+            each); whole numbers [B, P], or lists of them of different lengths.
         attention_mask: [B, P], 0 in padding; only with ids.
         raw: texts are not put under the chat template.
     """
@@ -66,14 +66,15 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None, raw: bool = F
         if attention_mask is not None:
             raise InputError("attention_mask goes with token ids; text prompts are padded for you")
         return pad(model, [encode_text(model, prompt, raw) for prompt in prompts])
-    if attention_mask is None and model.spec.padding != "left" and _ragged(prompts):
+    if attention_mask is None and _ragged(prompts):
         return pad(model, [[int(number) for number in row] for row in prompts])
     try:
         ids = torch.as_tensor(prompts)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(
             "prompts should be a text, a list of texts, or token ids of shape [batch, length]; "
-            f"got {type(prompts).__name__} that is no tensor (rows of different length need padding and attention_mask)"
+            f"got {type(prompts).__name__} that is no tensor (lists of whole numbers may differ in length; attention_mask goes "
+            "with tensors)"
         ) from error
     if ids.dim() == 2 and not ids.numel():
         raise InputError("the prompt is empty; give at least one token")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, AttentionCall
+from sinkscope.attention.context import ALL, AttentionCall, CallRecorder
 from sinkscope.attention.received import dense_received
 from sinkscope.attention.visibility import query_weights
 from sinkscope.base.errors import CheckpointError, InputError
@@ -121,7 +121,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
     return SelfCheck(model.source, tuple(findings))
 
 
-class _Examiner:
+class _Examiner(CallRecorder):
     """Records as a trace does, and checks each call against the definition.
 
     Attributes:
@@ -138,9 +138,6 @@ class _Examiner:
     def record(self, call: AttentionCall) -> None:
         """Check one call."""
         self.calls.append((call.layer, _output_error(call), _received_error(call)))
-
-    def residual(self, layer: int, hidden: Tensor) -> None:
-        """Nothing is checked of the residual stream."""
 
 
 def _output_error(call: AttentionCall) -> float:

@@ -63,6 +63,10 @@ def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:
             f"{checkpoint.source}: config.json sets {name} to {value!r}, which sinkscope does not know of "
             f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of config.json"
         )
+
+
+def check_layers(checkpoint: Checkpoint) -> None:
+    """Refuse a config.json with layers of other attention than that of all keys."""
     kinds = checkpoint.config.get("layer_types") or ["full_attention"]
     if set(kinds) != {"full_attention"}:
         raise CheckpointError(

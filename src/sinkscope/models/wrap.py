@@ -65,6 +65,7 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
     >>> wrapped.family, wrapped.attention(torch.arange(6)[None]).shape    # [layer, B, head, query, key]
     ('causal', torch.Size([2, 1, 4, 6, 6]))
     """
+    outer = network
     network = network.get_base_model() if hasattr(network, "get_base_model") else network
     if not isinstance(network, torch.nn.Module) or not hasattr(network, "set_attn_implementation"):
         raise InputError(
@@ -74,6 +75,7 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
         raise InputError(
             f"tokenizer should be one of transformers, such as AutoTokenizer.from_pretrained gives, got {tokenizer!r}"
         )
+    _refuse_other_kinds(network)
     checkpoint = InMemory(network, source or getattr(network, "name_or_path", "") or type(network).__name__)
     chosen = _family(checkpoint, family)
     register()
@@ -89,7 +91,23 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
     except CheckpointError as error:  # it came from memory, and goes back as it was
         anything.set_attn_implementation(before)
         raise InputError(str(error)) from error
+    outer.eval()  # an adapter's own flag too, which people read
     return model
+
+
+def _refuse_other_kinds(network: Any) -> None:
+    """Refuse what is not one stack of self-attention with a language-model head, by what the network says of itself."""
+    name = f"transformers' {type(network).__name__}"
+    if getattr(network.config, "is_encoder_decoder", False):
+        raise InputError(
+            f"{name} is an encoder–decoder; sinkscope measures networks with one stack of self-attention"
+        )
+    if not hasattr(network.config.get_text_config(), "vocab_size"):
+        raise InputError(f"{name} reads no text tokens; sinkscope measures language models")
+    if network.get_output_embeddings() is None:
+        raise InputError(
+            f"{name} has no language-model head; give the network with one, such as …ForCausalLM or …ForMaskedLM"
+        )
 
 
 def _family(checkpoint: InMemory, name: str | None) -> Family:

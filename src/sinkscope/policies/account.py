@@ -106,17 +106,14 @@ def account_of(
         unknown = [layer.window and layer.keys is None for layer in layers]
         sinks = sinks & ~torch.tensor(unknown, device=raw.device)[:, None, None, None]
     some = sinks.any(-1)
-    return StepAccount(
-        share,
-        caught,
-        sinks.sum(-1),
-        torch.where(some, strongest, float("nan")),
-        torch.where(some, removed, 0.0),
+    keys_of = {layer.index: layer.keys for layer in layers if layer.keys is not None}
+    strongest, removed = torch.where(some, strongest, float("nan")), torch.where(some, removed, 0.0)
+    absorbed, indices = (
         torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
-        {layer.index: layer.keys for layer in layers if layer.keys is not None},
-        raw,
-        acted,
-        tuple(layer.index for layer in layers),
+        tuple(one.index for one in layers),
+    )
+    return StepAccount(
+        share, caught, sinks.sum(-1), strongest, removed, absorbed, keys_of, raw, acted, indices
     )
 
 

@@ -85,7 +85,7 @@ class MaskRandom(Rule):
             raise InputError(
                 f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}"
             )
-        if self.like.control is not None or self.like.per_query:
+        if self.like.control is not None or self.like.band() is not None:
             reason = "it is one already" if self.like.control else "it masks other keys for every query"
             raise InputError(f"{self.like} has no random control: {reason}")
         one_of("match", self.match, MATCHES)
@@ -114,11 +114,6 @@ class MaskRandom(Rule):
     def key_share(self, keys: int) -> float | None:
         """That of its policy; unknown when attention is matched."""
         return self.like.key_share(keys) if self.match == "count" else None
-
-    @property
-    def reads_masked_scores(self) -> bool:
-        """As its policy."""
-        return self.like.reads_masked_scores
 
     @property
     def empty_rule(self) -> bool:
@@ -177,7 +172,7 @@ class MaskRandom(Rule):
                 f"{self}: in step {view.step} its policy masks more keys than are left, so that no equal number of others "
                 "exists; mask fewer keys, give a longer prompt, or use match='mass'"
             )
-        layer = view.layer if self.like.draws_per_layer else -1
+        layer = -1 if getattr(self.like, "scope", None) == "model" else view.layer
         first = first_real(view.visibility, view.device)
         order = priorities(self.seed, view.row_keys, layer, width, step, first, view.visibility.keys)
         keys = torch.where(same[..., None], before.keys, self.draw(chosen, allowed, scores, order))

@@ -138,9 +138,6 @@ class Rule(Policy):
     takes_learned: ClassVar[bool] = False
     """Whether it takes away learned sinks, so that it is for models that have them."""
 
-    per_query: ClassVar[bool] = False
-    """Whether it masks other keys for every query, so that it has no random control."""
-
     def __post_init__(self) -> None:
         one_of("effect", self.effect, EFFECTS)
         object.__setattr__(self, "layers", indices("layers", self.layers))
@@ -179,16 +176,6 @@ class Rule(Policy):
         """
         early = self.scored and not self.waits
         return not early and self.steps is None and self.band() is None and self.most is not None
-
-    @property
-    def reads_masked_scores(self) -> bool:
-        """Whether it decides from the attention that acted, and not from that over all keys."""
-        return False
-
-    @property
-    def draws_per_layer(self) -> bool:
-        """Whether its set differs between layers, so that a random control draws anew for each."""
-        return True
 
     def check_rule(self, layers: int, keys: int) -> None:
         """The layers that it names must exist, and so must as many keys as it masks."""
@@ -313,16 +300,6 @@ class ScoredRule(Rule):
     def waits(self) -> bool:
         """True for when="previous"."""
         return self.when == "previous"
-
-    @property
-    def reads_masked_scores(self) -> bool:
-        """True for scores="masked"."""
-        return self.scores == "masked"
-
-    @property
-    def draws_per_layer(self) -> bool:
-        """False for scope "model"."""
-        return self.scope != "model"
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
         """The keys to mask; a pure function.

@@ -64,7 +64,7 @@ class PolicyRuntime:
         self._vocabulary = vocabulary
         named = {getattr(rule, "by", None) for rule in self._ruling()}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
-        self._masked_scores = any(rule.reads_masked_scores for rule in self.rules)
+        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in self._ruling())
         self._taken = torch.zeros(len(row_keys), dtype=torch.long)  # steps of each row of a block loop
         self._widest = 0  # of the blocks so far
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
@@ -134,10 +134,10 @@ class PolicyRuntime:
     def replay_key(self) -> Hashable | None:
         """What decides which operations a step consists of; None: they differ between steps, so that none can be repeated."""
         rules = self.rules
-        same = all(rule.replayable for rule in rules) and all(
-            self.leaves(2 * (rule.most or 0)) for rule in rules if rule.control is not None
-        )
-        return str(self.policy) if same else None
+        # What a rule of another package remembers need not lie in memory that stays.
+        ours = all(type(rules[number]).__module__.startswith("sinkscope.") for number, _ in self.memory)
+        drawn = all(self.leaves(2 * (rule.most or 0)) for rule in rules if rule.control is not None)
+        return str(self.policy) if ours and drawn and all(rule.replayable for rule in rules) else None
 
     # ---- a forward
 
@@ -224,18 +224,12 @@ class PolicyRuntime:
         if self.sinks.sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)
             added = self.sinks.sums.share(call, newest)
-        self._layers.append(
-            LayerState(
-                call.layer,
-                raw,
-                None if mask is None else in_force(mask, seen, rows),
-                None if call.kept is None else call.kept[:rows],
-                self._weights(call, rows),
-                mask is not None and mask.band is not None,
-                seen,
-                added,
-            )
+        keys, kept = (
+            None if mask is None else in_force(mask, seen, rows),
+            None if call.kept is None else call.kept[:rows],
         )
+        weights, window = self._weights(call, rows), mask is not None and mask.band is not None
+        self._layers.append(LayerState(call.layer, raw, keys, kept, weights, window, seen, added))
 
     def _weights(self, call: AttentionCall, rows: int) -> Tensor:
         """Float [B, 1, Q]: how much each query counts for the share of attention that was masked."""

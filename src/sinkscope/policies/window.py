@@ -28,7 +28,6 @@ class Window(FixedRule):
     future: int | None = None
 
     word: ClassVar[str] = "window"
-    per_query: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole("width", self.width, 1)

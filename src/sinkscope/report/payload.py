@@ -24,13 +24,13 @@ import xarray as xr
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import head_means, is_causal, labels, sample_state, scores_name
+from sinkscope.sinks.dataset import decoding_options, head_means, is_causal, labels, sample_state, scores_name
 from sinkscope.sinks.detection import judged_steps
 from sinkscope.sinks.judging import DISTANCE, Judge
 from sinkscope.sinks.kinds import KINDS
 from sinkscope.sinks.residence import FATES
 from sinkscope.sinks.scan import Scan, scans
-from sinkscope.trace.capture import RANDOM_KINDS
+from sinkscope.sinks.split import CONTROLS
 
 Array = npt.NDArray[Any]
 
@@ -182,7 +182,8 @@ def _view(
         "scores": scores,
         "kinds": list(KINDS),
         "fates": list(FATES),
-        "block": int(json.loads(data.attrs.get("decoding") or "{}").get("block") or 0),
+        "block": int(decoding_options(data).get("block") or 0),
+        "shares": _shares(data),
         **_maps(data, run, chosen),
         **_by_query(data),
     }
@@ -227,6 +228,17 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
     return {"maps": found}
 
 
+def _shares(data: xr.Dataset) -> dict[str, Any]:
+    """What was recorded of every head and step without keys, coded [L, H, T]: attention to learned sinks, gates behind it."""
+    names = {"learned_sink": "to the learned sink", "gate": "gate"}
+    shares = {shown: data[name].isel(sample=0) for name, shown in names.items() if name in data}
+    dims = ("layer", "head", "step")
+    return {
+        shown: pack_coded((one if "head" in one.dims else one.expand_dims("head")).transpose(*dims).values)
+        for shown, one in shares.items()
+    }
+
+
 def _by_query(data: xr.Dataset) -> dict[str, Any]:
     """Received attention by class of query, where it was recorded: mean over all heads, and of each layer if it fits.
 
@@ -234,7 +246,7 @@ def _by_query(data: xr.Dataset) -> dict[str, Any]:
     """
     if "received_by" not in data:
         return {}
-    kinds = [str(kind) for kind in labels(data, "query_kind") if kind not in RANDOM_KINDS]
+    kinds = [str(kind) for kind in labels(data, "query_kind") if kind not in CONTROLS]
     scores = data["received_by"].isel(sample=0, query_kind=slice(0, len(kinds)))
     if "head" in scores.dims:
         scores = scores.mean("head")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
@@ -45,17 +46,25 @@ class Acting:
         if not self.rule.exact:
             self.engines.append(Reusing(engine, self.rule, row_keys, self.shadowed))
 
-    def outcome(self, by_row: Callable[[list[Tensor | None]], Tensor | None], errors: Tensor) -> Reused:
-        """What is said of a run; by_row: puts what each group has, [b], in the order of the batch."""
-        work = None
-        if self.engines:
-            sums = (
-                [engine.work.done for engine in self.engines],
-                [engine.work.exact for engine in self.engines],
-            )
-            done, exact = (by_row(list(parts)) for parts in sums)
-            work = Work(*([int(n) for n in part.tolist()] for part in (done, exact) if part is not None))
-        return Reused(self.rule, work, errors if self.shadowed else None)
+    def outcome(self, by_row: Callable[[list[Tensor | None]], Tensor | None], steps: int) -> Reused:
+        """What is said of a run of so many steps; by_row: puts what each group has, [b, …], in the order of the batch."""
+        if not self.engines:
+            return Reused(self.rule)
+        works = [engine.work for engine in self.engines]
+        done, exact = by_row([work.done for work in works]), by_row([work.exact for work in works])
+        work = Work(*([int(n) for n in part.tolist()] for part in (done, exact) if part is not None))
+        if not self.shadowed:
+            return Reused(self.rule, work)
+        errors = by_row([_every(engine.errors, steps, len(engine.work.done)) for engine in self.engines])
+        return Reused(self.rule, work, None if errors is None else errors.T)
+
+
+def _every(errors: list[Tensor], steps: int, rows: int) -> Tensor:
+    """Float64 [b, steps]: the errors of a group's steps; NaN after it had ended."""
+    every = torch.full((rows, steps), float("nan"), dtype=torch.float64)
+    for step, error in enumerate(errors):
+        every[:, step] = error
+    return every
 
 
 def acting(

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from sinkscope.base.checks import one_of, share, whole
 from sinkscope.base.errors import InputError
+from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import top
 from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh, is_due
 
-SCORES = {"sinks": "sinks", "received": "received", "recent": "near", "random": "random"}
-"""Name of a rule → the field of Candidates that it ranks by; "first" needs none."""
-BY = ("sinks", "received", "recent", "first", "random")
+SCORES = {
+    "sinks": ("sinks",), "above": ("sinks", "random"), "others": ("sinks",), "received": ("received",), "recent": ("near",),
+    "first": (), "random": ("random",),
+}  # fmt: skip
+"""Name of a rule → the fields of Candidates that it ranks by."""
+BY = tuple(SCORES)
 
 
 @REUSES.add
@@ -30,7 +34,9 @@ class SparseReuse(Reuse):
     Attributes:
         keep: how many of the other keys stay: a whole number, or a share of them (above 0, at most 1); in a causal model
             a share of all keys so far.
-        by: which: "sinks" (most attention from all queries), "received" (most from the queries of the block; in a causal model
+        by: which: "sinks" (most attention from all queries: heavy hitters, of which few may be sinks), "above" (sinks, which are
+            above ε = 3 in the mean over the layer's heads; random keys for what is left), "others" (heavy hitters that are
+            none, while there are enough), "received" (most from the queries of the block; in a causal model
             the running sum of H2O, arXiv 2306.14048), "recent" (nearest to the block), "first", "random". Rules joined by + share
             the number equally, unless one has its own behind a colon: "first:4+recent" is StreamingLLM (arXiv 2309.17453).
         refresh: steps from one full forward to the next, or "block". In a causal model a refresh looks at all keys again, and
@@ -68,8 +74,8 @@ class SparseReuse(Reuse):
 
     @property
     def draws(self) -> bool:
-        """Where "random" is among the rules, unless every step is exact."""
-        return not self.exact and any(name == "random" for name, _ in self.parts())
+        """Where a rule takes random keys, unless every step is exact."""
+        return not self.exact and "random" in self.scores
 
     @property
     def series(self) -> str:
@@ -105,7 +111,7 @@ class SparseReuse(Reuse):
     @property
     def scores(self) -> frozenset[str]:
         """Those of the rules of `by`."""
-        return frozenset(SCORES[name] for name, _ in self.parts() if name in SCORES)
+        return frozenset(field for name, _ in self.parts() for field in SCORES[name])
 
     def choose(self, candidates: Candidates) -> Tensor:
         """Each rule of `by` takes the best of what those before it have left."""
@@ -122,7 +128,12 @@ class SparseReuse(Reuse):
             else:
                 number = left.clamp(max=count)
             number = number.minimum(left)
-            ranked = order.expand(chosen.shape) if name == "first" else getattr(candidates, SCORES[name])
+            ranked = order.expand(chosen.shape) if name == "first" else getattr(candidates, SCORES[name][0])
+            if name == "above":  # every sink comes before the random numbers, which are made less than 1
+                drawn = candidates.random / (1 + candidates.random.amax(1, keepdim=True))
+                ranked = torch.where(torch_sinks_of(ranked), 1 + ranked.double(), drawn)
+            elif name == "others":
+                ranked = torch.where(torch_sinks_of(ranked), -1 - ranked, ranked)
             chosen |= top(ranked.nan_to_num(float("-inf")), candidates.keys & ~chosen, number[:, None])
             left = left - number
         return chosen

@@ -24,6 +24,9 @@ class Reusing:
     Args:
         row_keys: a number for each row, for random choices.
         shadowed: an exact forward runs beside each approximate one, so that its error is known.
+
+    Attributes:
+        errors: Float64 [B] of each step: what the shadow found.
     """
 
     def __init__(self, engine: Engine, rule: Reuse, row_keys: list[int], shadowed: bool = False) -> None:
@@ -36,6 +39,7 @@ class Reusing:
         self._shadow = Shadow(Engine(self.model, self.real)) if shadowed else None
         if self._shadow is not None:
             engine.releases.append(self._shadow.exact.release)
+        self.errors: list[Tensor] = []
         self._run, engine.run = engine.run, self.run
         engine.notes.append(self.note)
 
@@ -45,10 +49,11 @@ class Reusing:
         return (self._causal or self._bidirectional).work  # type: ignore[union-attr]
 
     def note(self, step: Step) -> Step:
-        """A step with the columns that were computed in it, and its error."""
-        fresh = None if self._bidirectional is None else self._bidirectional.fresh
-        error = None if step.idle or self._shadow is None else self._shadow.kl
-        return replace(step, fresh=fresh, error=error)
+        """A step with the columns that were computed in it; its error is noted here."""
+        if self._shadow is not None:
+            nothing = torch.full((len(step.before),), float("nan"), dtype=torch.float64)
+            self.errors.append(nothing if step.idle or self._shadow.kl is None else self._shadow.kl)
+        return replace(step, fresh=None if self._bidirectional is None else self._bidirectional.fresh)
 
     def run(self, request: Request) -> Tensor:
         """The forward as the rule has it."""

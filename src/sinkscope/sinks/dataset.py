@@ -68,8 +68,9 @@ def is_causal(data: xr.Dataset) -> bool:
 
 
 def decoding_options(data: xr.Dataset) -> dict[str, Any]:
-    """The options of the generation loop, {} when the trace does not say."""
-    return _json(data, "decoding")
+    """The options of the generation loop, {} when the trace does not say; a canvas is a block."""
+    options = _json(data, "decoding")
+    return {**options, "block": options["canvas"]} if options.get("canvas") else options
 
 
 def special_ids(data: xr.Dataset) -> dict[str, Any]:

@@ -21,7 +21,7 @@ COLUMNS = {
     "hubs_per_head": ("hubs", "head_steps", "hubs per head and step"),
     "distinct_positions": ("distinct", "layer_steps", "positions per layer and step"),
     "one_or_two": ("one_or_two", "layer_steps", "share of the layer's steps"),
-    "heads_without": ("without", "head_steps", "share of head-steps"),
+    "heads_without": ("without", "head_steps", "share of heads and steps"),
     "absorbed": ("absorbed", "head_steps", "share of attention"),
     "main_sink": ("strongest", "head_steps", "received attention, uniform = 1"),
 }
@@ -36,7 +36,7 @@ def depth_profile(
 
     sinks_per_head; drains_per_head, hubs_per_head (NaN without anatomy); distinct_positions (per step, over all heads of the
     layer); one_or_two (share of the steps in which the layer has one or two such positions); heads_without (share of
-    head-steps with no sink); absorbed (share of attention); main_sink (the largest score of a head). Source: the paper's
+    heads and steps with no sink); absorbed (share of attention); main_sink (the largest score of a head). Source: the paper's
     statement that LLaDA's sinks become fewer with depth, "converging to one or two sinks per layer".
     """
     return depth_table(sink_statistics(trace, epsilon, rule, scores=scores, parts=("depth",)))

@@ -74,7 +74,7 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: 
     >>> sinks = ss.detect(trace)
     >>> sinks.dims, str(sinks.dtype)
     (('sample', 'step', 'layer', 'head', 'key'), 'bool')
-    >>> 0 < float(sinks.any("key").mean()) < 1    # the share of head-steps that have a sink
+    >>> 0 < float(sinks.any("key").mean()) < 1    # the share of heads and steps that have a sink
     True
     """
     judge = Judge.of(trace, epsilon, rule, scores)

@@ -12,15 +12,15 @@ from sinkscope.base.sink_rule import EPSILON
 
 Form = Literal["share", "points", "number", "signed", "nats", "p"]
 """How a number is shown: 0.43 as 43 %, as 43 points, as 0.43, as +0.43, with three digits, or as a p-value."""
-_HEAD_STEPS, _SINK_STEPS = "share of head-steps", "share of head-steps with a sink"
-_DETECTIONS, _BOTH = "share of detections", "share of head-steps where both have a sink"
+_HEAD_STEPS, _SINK_STEPS = "share of heads and steps", "share of heads and steps with a sink"
+_DETECTIONS, _BOTH = "share of detections", "share of heads and steps where both have a sink"
 _UNIFORM = "received attention, uniform = 1"
 _MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key-step, held out"
 _CONFIDENCE, _DELAY = "confidence, b − a", "steps, b − a"
 
 
 class Measure(Enum):
-    """Name in tables, unit, form, and the label that follows the number: "58 % of head-steps have none"."""
+    """Name in tables, unit, form, and the label that follows the number: "58 % of heads and steps have no sink"."""
 
     def __init__(self, title: str, unit: str, form: Form = "share", label: str = "") -> None:
         self.title, self.unit, self.form, self.label = title, unit, form, label or unit
@@ -42,11 +42,11 @@ class Measure(Enum):
     UNKNOWN = "unknown keys", "share of tokens", "share", "of the keys could not be judged"
     SINKS = "sinks per head", "sinks per head and step", "number", "sinks per head"
     SINKS_FEWER = "fewer sinks per head", "sinks per head and step", "signed", "sinks per head fewer"
-    WITHOUT = "heads without", _HEAD_STEPS, "share", "of head-steps have none"
-    WITH = "heads with", _HEAD_STEPS, "share", "of head-steps have a sink"
+    WITHOUT = "heads without a sink", _HEAD_STEPS, "share", "of heads and steps have no sink"
+    WITH = "heads with", _HEAD_STEPS, "share", "of heads and steps have a sink"
     DISTINCT = "distinct positions", "positions per layer and step", "number"
     ON_FIRST = "on the first 4 positions", "share of sink attention", "share", "of sink attention is on the first 4"
-    FILTERED = f"tokens filtered at ε = {EPSILON:g}", "share of tokens", "share", "of tokens are not sinks"
+    FILTERED = f"tokens that are no sinks at ε = {EPSILON:g}", "share of tokens", "share", "of tokens are not sinks"
     ABSORBED = "absorbed", "share of attention"
     LEARNED = "learned sink", "share of attention", "share", "of attention goes to learned sinks"
     MAIN = "main sink of a head", _UNIFORM, "number"

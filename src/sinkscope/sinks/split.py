@@ -123,7 +123,7 @@ def split_by_layer(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> p
                 "chance": total["control_split"] / total["control_both"],
                 "chance_head_steps": total["control_both"],
             },
-            units={"split_share": "share of head-steps where both classes have a sink"},
+            units={"split_share": "share of heads and steps where both classes have a sink"},
         )
 
 

@@ -75,17 +75,24 @@ def _task(cell: Cell) -> str:
     return base_and_scheme(cell.task)[0]
 
 
+def _abouts(cell: Cell) -> tuple[str, str]:
+    """What measures of its task are about, where it has one decoding or several."""
+    return _task(cell), f"{_task(cell)}, {cell.decoding_name}"
+
+
 # ---- answers and texts ---------------------------------------------------------------------------
 
 
 def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     """(part, claim, status) under the planted outcomes."""
-    graded = [cell for cell in cells if cell.kind == "evaluate" and cell.exact]
+    graded = _distinct([cell for cell in cells if cell.kind == "evaluate" and cell.exact])
     models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in graded}
 
     def masks(cell: Cell) -> float:
-        alone = "among=others" in cell.policy or control(cell.policy) is not None
-        return float(cell.policy != "none" and not alone)
+        policy = cell.experiment.policy
+        return float(
+            policy is not None and policy.control is None and getattr(policy, "among", "") != "others"
+        )
 
     def of(*families: str) -> Lost:
         return lambda cell: masks(cell) * (cell.experiment.model.family in families)
@@ -93,13 +100,25 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     diffusion = {studied.family for studied in models.values()} - {CAUSAL}
     outcomes: list[Lost] = [
         lambda cell: 0.0, masks, lambda cell: 0.5 * (cell.policy != "none"),
-        lambda cell: masks(cell) * cell.policy.startswith("top:10"), of(CAUSAL), of(*diffusion),
+        lambda cell: masks(cell) * (getattr(cell.experiment.policy, "k", 0) == 10), of(CAUSAL), of(*diffusion),
         of("mmada"), of(*diffusion - {"mmada"}),
     ]  # fmt: skip
     for lost in outcomes:
         for measures in collect(_frames(graded, lost), models):
-            part = next(part_of(cell) for cell in graded if measures.about.partition(",")[0] == _task(cell))
+            part = next(part_of(cell) for cell in graded if measures.about in _abouts(cell))
             yield from ((part, *decided) for decided in _decided(measures, Kind.ACCURACIES))
+
+
+def _distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Of decodings under which the same models are asked the same, the first."""
+    asked: dict[tuple[str, str], set[tuple[str, str, int]]] = defaultdict(set)
+    for cell in cells:
+        asked[_task(cell), cell.decoding_name].add((cell.model.name, cell.policy, len(cell.documents)))
+    first = {(task, frozenset(own)): decoding for (task, decoding), own in reversed(asked.items())}
+    return [
+        cell for cell in cells
+        if first[_task(cell), frozenset(asked[_task(cell), cell.decoding_name])] == cell.decoding_name
+    ]  # fmt: skip
 
 
 def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:

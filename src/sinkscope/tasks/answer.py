@@ -129,7 +129,7 @@ def _records(
     if not decoding.new_tokens:
         raise InputError("tasks are text; image decodings have no answer to grade")
     for length in sorted({len(prompt.ids) for prompt in prompts.values()}):
-        keys, kind = length + decoding.new_tokens, model.attention_kind
+        keys, kind = length + decoding.new_tokens, decoding.attention_kind(model)
         check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
     experiment.check_extras(model)
     lengths = [len(prompts[item.document.id].ids) for item in left]

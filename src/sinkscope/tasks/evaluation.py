@@ -223,7 +223,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
             "of the keys masked": evaluation.mean("key_share"),
         }
         shares = ", ".join(f"{value:.2%} {words}" for words, value in parts.items() if value is not None)
-        lines.append(("took", shares or "nothing: it never acted"))
+        lines.append(("masked", shares or "nothing: it never acted"))
     lines.append(("sandbox", confined_by(record.sandbox for record in records)))
     broken = [record for record in records if record.broke]
     if broken:

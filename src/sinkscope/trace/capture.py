@@ -22,8 +22,7 @@ from sinkscope.base.textform import Notation
 Array = npt.NDArray[np.generic]
 
 LEVELS = ("heads", "layers", "maps")
-RANDOM_KINDS = ("control a", "control b")
-QUERY_KINDS = ("masked", "decided", "prompt", *RANDOM_KINDS)
+QUERY_KINDS = ("masked", "decided", "prompt", "control a", "control b")
 """Classes of queries under `by_query`: mask tokens, written answer tokens, prompt tokens; and the answer's queries split at
 random into two classes as large as the first two, for what differs between classes by chance."""
 
@@ -156,17 +155,10 @@ class Frame:
     def sizes(self) -> dict[str, int]:
         """Dimension → length."""
         return {
-            "sample": self.rows,
-            "step": self.steps,
-            "layer": len(self.layers),
-            "head": len(self.heads),
-            "kv_head": self.kv_heads,
-            "key": self.columns,
-            "query": self.columns,
-            "query_kind": len(QUERY_KINDS),
-            "byte": -(-self.columns // 8),
-            "block": -(-self.columns // (self.block or self.columns)),
-        }
+            "sample": self.rows, "step": self.steps, "layer": len(self.layers), "head": len(self.heads),
+            "kv_head": self.kv_heads, "key": self.columns, "query": self.columns, "query_kind": len(QUERY_KINDS),
+            "byte": -(-self.columns // 8), "block": -(-self.columns // (self.block or self.columns)),
+        }  # fmt: skip
 
     def region(self) -> Array:
         """Int8 [B, S]: codes of REGIONS."""

@@ -40,16 +40,10 @@ class ChunkedArray:
         self._axis = dims.index("step")
         self._chunk = tuple(1 if dim == "step" else size for dim, size in zip(dims, shape, strict=True))
         self._array = group.create_array(
-            name,
-            shape=shape,
-            chunks=self._chunk,
-            dtype=dtype,
-            fill_value=np.asarray(fill, dtype=dtype)[()],
-            dimension_names=dims,
-            attributes=attributes,
-            compressors=ZstdCodec(level=LEVEL),
+            name, shape=shape, chunks=self._chunk, dtype=dtype, fill_value=np.asarray(fill, dtype=dtype)[()],
+            dimension_names=dims, attributes=attributes, compressors=ZstdCodec(level=LEVEL),
             chunk_key_encoding={"name": "v2", "configuration": {"separator": "."}},
-        )
+        )  # fmt: skip
         self._folder = Path(str(group.store.root)) / name
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._compress = Zstd(level=LEVEL).encode
@@ -74,11 +68,6 @@ def write_whole(
 ) -> None:
     """An array that does not grow, in one chunk."""
     created = group.create_array(
-        name,
-        shape=value.shape,
-        chunks=value.shape,
-        dtype=value.dtype,
-        dimension_names=dims,
-        attributes=attributes or {},
-    )
+        name, shape=value.shape, chunks=value.shape, dtype=value.dtype, dimension_names=dims, attributes=attributes or {}
+    )  # fmt: skip
     created[...] = value

@@ -18,14 +18,8 @@ def query_classes(request: Request, mask_id: int | None, first: int, last: int |
     answer = ((columns >= first) & (columns < last)).expand_as(masked)
     # The prompt of a block loop is run before there is an answer.
     drawn = _drawn(masked, columns - first, max(1, last - first)) & answer
-    classes = [
-        torch.ones_like(masked),
-        masked,
-        ~masked & answer,
-        ~masked & ~answer,
-        drawn,
-        ~drawn & answer,
-    ]
+    decided, prompt = ~masked & answer, ~masked & ~answer
+    classes = [torch.ones_like(masked), masked, decided, prompt, drawn, ~drawn & answer]
     if request.active is not None:
         active = (columns >= request.queries.stop - request.active).expand_as(masked)
         classes = [part[:, request.queries] for part in (active, *classes)]

@@ -84,33 +84,25 @@ class Recorder:
     def record(self, step: int, results: list[Step | None]) -> None:
         """Take one step: what each group's loop yielded, None for groups that have ended. An idle step has nothing to record."""
         recorded = step % self.capture.every == 0
-        parcels = [
-            None
-            if result is None or result.idle
-            else Parcel(
-                recorder.rows,
-                offset,
-                _fields(result, self.frame),
-                recorder.arrays if recorded else {},
-                recorder.repeated,
-                result.everywhere if recorded else None,
-            )
-            for (recorder, offset), result in zip(self.groups, results, strict=True)
-        ]
-        fields = [field for parcel in parcels if parcel is not None for field in parcel.step.values()]
-        if any(field.is_cuda and fast(field.device) for field in fields):
-            self._sent(step, parcels)
-        elif fields:
+        parcels: list[Parcel | None] = []
+        for (recorder, offset), result in zip(self.groups, results, strict=True):
+            if result is None or result.idle:
+                parcels.append(None)
+                continue
+            arrays, everywhere = (recorder.arrays, result.everywhere) if recorded else ({}, None)
+            fields = _fields(result, self.frame)
+            parcels.append(Parcel(recorder.rows, offset, fields, arrays, recorder.repeated, everywhere))
+        devices = {field.device for parcel in parcels if parcel is not None for field in parcel.step.values()}
+        if any(device.type == "cuda" and fast(device) for device in devices):
+            if self._outbox is None:
+                from sinkscope.gpu.outbox import Outbox
+
+                self._outbox = Outbox(self._deliver)
+            self._outbox.send(step, parcels)
+        elif devices:
             self._deliver(
                 step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels]
             )
-
-    def _sent(self, step: int, parcels: list[Parcel | None]) -> None:
-        if self._outbox is None:
-            from sinkscope.gpu.outbox import Outbox
-
-            self._outbox = Outbox(self._deliver)
-        self._outbox.send(step, parcels)
 
     def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
         """Take one step whose tensors have arrived on the CPU."""
@@ -250,13 +242,15 @@ class Recorder:
             static["prefill_received"] = self._prefill
         if self.frame.edits:
             static["edited"] = self._edited
-        for name in ("prefill_received", "store_received"):
-            if any(name == kind for recorder, _ in self.groups for kind, _, _ in recorder.between):
-                static[name] = self._blank(self.variables[name])
         for recorder, offset in self.groups:
             for name, start, received in recorder.between:
+                if (
+                    name not in self.variables
+                ):  # a loop without a cache may read its prompt for the first token alone
+                    continue
+                array = static.setdefault(name, self._blank(self.variables[name]))
                 block = (offset + start) // (self.frame.block or 1)
-                here = static[name][:, block] if name == "store_received" else static[name]
+                here = array[:, block] if name == "store_received" else array
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         if self.frame.causal and self.groups:
             static["window"] = np.asarray(self.groups[0][0].windows, dtype=np.int64)

@@ -189,11 +189,9 @@ class TraceParts:
 def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str]) -> dict[str, Any]:
     """Coordinate → labels of its dimension."""
     labels: dict[str, Any] = {
-        "sample": np.arange(frame.rows),
-        "step": np.asarray(steps, dtype=np.int64),
-        "layer": np.asarray(frame.layers),
-        "key": np.arange(frame.columns),
-    }
+        "sample": np.arange(frame.rows), "step": np.asarray(steps, dtype=np.int64),
+        "layer": np.asarray(frame.layers), "key": np.arange(frame.columns),
+    }  # fmt: skip
     if capture.level != "layers":
         labels["head"] = np.asarray(frame.heads)
     if "attention" in names:
@@ -220,31 +218,19 @@ def provenance(
     from sinkscope.models.variant import variant_of
 
     versions = {
-        "sinkscope": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        "sinkscope": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
         "python": platform.python_version(),
-    }
+    }  # fmt: skip
     special = {"mask": model.ids.mask, "eos": list(model.ids.eos), "bos": model.ids.bos, "pad": model.ids.pad}
     return {
-        "model": model.source,
-        "revision": model.revision or "",
-        "weights_digest": model.digest,
-        "family": model.family,
-        "n_heads": model.shape.heads,
-        "n_kv_heads": model.shape.kv_heads,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": str(model.device),
-        "decoding": decoding.to_json(),
-        "policy": "" if policy is None else str(policy),
-        **(extras or {}),
+        "model": model.source, "revision": model.revision or "", "weights_digest": model.digest, "family": model.family,
+        "n_heads": model.shape.heads, "n_kv_heads": model.shape.kv_heads,
+        "dtype": str(model.dtype).removeprefix("torch."), "device": str(model.device),
+        "decoding": decoding.to_json(), "policy": "" if policy is None else str(policy), **(extras or {}),
         **({} if not hasattr(model.network, "variant") else variant_of(model.network).reach),
-        "capture": capture.to_json(),
-        "seed": json.dumps(seed),
-        "versions": json.dumps(versions),
-        "special_ids": json.dumps(special),
-        "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+        "capture": capture.to_json(), "seed": json.dumps(seed), "versions": json.dumps(versions),
+        "special_ids": json.dumps(special), "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
+    }  # fmt: skip
 
 
 def token_texts(model: Model, ids: list[int]) -> dict[str, str]:

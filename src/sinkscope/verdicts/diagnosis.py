@@ -109,8 +109,9 @@ def diagnose(
 
     Questions: "sinks" (present or not), "drains or hubs", "moving" (static, moving, flickering, vanishing, emerging,
     intermittent, mixed), "drift", "semantic or positional", "only at the start", of models with learned sinks "sinks without a
-    token", "ARM-like dependency" and "fixed-anchor reliance". Shares are decided by whole 95 % intervals over prompts, so one
-    prompt decides nothing on them; the last two by those of paired losses, against the random control and against 5 points.
+    token", "needs its strongest keys" and "needs its first tokens" (the paper's ARM-like dependency and fixed-anchor
+    reliance). Shares are decided by whole 95 % intervals over prompts, so one prompt decides nothing on them;
+    the last two by those of paired losses, against the random control and against 5 points.
     Limits: the thresholds are conventions.
 
     >>> found = ss.diagnose(trace)
@@ -194,39 +195,37 @@ def outcomes(*results: Any) -> list[Array]:
     mapped = [_by_document(result) for result in results]
     first = mapped[0]
     for other in mapped[1:]:
-        if set(other) != set(first):
+        if other.keys() != first.keys():
             raise InputError(
                 f"the accuracies are not of the same documents: {len(first)} and {len(other)}, "
-                f"{len(set(first) & set(other))} in common; evaluate the same documents under each policy"
+                f"{len(first.keys() & other)} in common; evaluate the same documents under each policy"
             )
     order = sorted(first, key=str)
-    return [np.array([m[k] for k in order]) for m in mapped]
+    return [np.array([scores[document] for document in order]) for scores in mapped]
 
 
 def _by_document(result: Any) -> dict[Any, float]:
+    """Document → its score, several seeds averaged."""
     records = getattr(result, "records", result)
     if isinstance(records, Mapping):
         return {key: float(value) for key, value in records.items()}
-    table = isinstance(records, pd.DataFrame)
-    listed = isinstance(records, (Sequence, np.ndarray)) and not isinstance(records, (str, bytes))
-    if not (table or listed) or not len(records):
+    listed = isinstance(records, (Sequence, np.ndarray, pd.DataFrame)) and not isinstance(
+        records, (str, bytes)
+    )
+    if not listed or not len(records):
         raise InputError(
             f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
             "or an evaluation with .records"
         )
-    if not table:
-        plain = (bool, int, float, np.bool_, np.number)
+    if not isinstance(records, pd.DataFrame):
         rows = [
-            {"correct": one} if isinstance(one, plain) else one if isinstance(one, Mapping) else vars(one)
-            for one in records
+            one if isinstance(one, Mapping) else getattr(one, "__dict__", {"correct": one}) for one in records
         ]
         records = pd.DataFrame(rows)
-    score, document = (
-        next((name for name in names if name in records), None)
-        for names in (("passed", "correct"), ("document", "id", "doc_id"))
-    )
+    score = next((name for name in ("passed", "correct") if name in records), None)
     if score is None or records[score].isna().any():
         raise InputError(f"a record of {', '.join(map(str, records))} has no field 'passed' or 'correct'")
+    document = next((name for name in ("document", "id", "doc_id") if name in records), None)
     by = records.index if document is None else records[document]
     means: dict[Any, float] = records[score].astype(float).groupby(by).mean().to_dict()
     return means

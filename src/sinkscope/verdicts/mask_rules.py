@@ -62,27 +62,23 @@ def worse(measures: Measures, policy: str, than: str) -> Verdict:
 def loses_less_than_causal(measures: Measures, policy: str) -> Verdict:
     """Relative to its score without a policy, the study's causal model loses more than this one."""
     causal = measures.other("causal")
-    if causal is None:
-        return Verdict(reason=Reason.NO_RIVAL, measure=Measure.KEPT_MORE, of=policy)
-    return replace(_loses_more(causal, measures, policy), beside=causal.subject)
+    return _first_to_decide([] if causal is None else [_loses_more(causal, measures, policy, causal)], policy)
 
 
 def loses_most(measures: Measures, policy: str, families: Sequence[str]) -> Verdict:
-    """Relative to its score without a policy, this model loses more than every other one of these families.
+    """Relative to its score without a policy, this model loses more than every other one of these families."""
+    others = [other for other in measures.others if other.family in families]
+    return _first_to_decide([_loses_more(measures, other, policy, other) for other in others], policy)
 
-    Of several comparisons the verdict is the one that decides: a contradiction, else what is left open, else the closest.
-    """
-    compared = [
-        replace(_loses_more(measures, other, policy), beside=other.subject)
-        for other in measures.others
-        if other.family in families
-    ]
+
+def _first_to_decide(compared: Sequence[Verdict], policy: str) -> Verdict:
+    """Of several comparisons the one that decides: a contradiction, else what is left open, else the closest."""
     order = (CONTRADICTED, Status.UNDECIDED, SUPPORTED)
     nothing = Verdict(reason=Reason.NO_RIVAL, measure=Measure.KEPT_MORE, of=policy)
     return min(compared, key=lambda each: (order.index(each.status), each.estimate.value), default=nothing)
 
 
-def _loses_more(first: Measures, second: Measures, policy: str) -> Verdict:
+def _loses_more(first: Measures, second: Measures, policy: str, rival: Measures) -> Verdict:
     """Whether the first model loses more than the second, each relative to its score without a policy.
 
     Both masks must have taken sinks away, both controls must have been run, and the loss of the one that loses more must be the
@@ -91,7 +87,9 @@ def _loses_more(first: Measures, second: Measures, policy: str) -> Verdict:
     both = first, second
     shares = [measures.kept(policy) for measures in both]
     more = difference(shares[1], shares[0])
-    verdict = weighed(Measure.KEPT_MORE, more, POINTS_LOST, of=policy).beside_it(
+    verdict = replace(
+        weighed(Measure.KEPT_MORE, more, POINTS_LOST, of=policy), beside=rival.subject
+    ).beside_it(
         *(
             (measure, estimate, measures.subject)
             for measures, share in zip(both, shares, strict=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PRESENT_SHARE = 0.01
-"""Sinks are present when at least this share of head-steps has one."""
+"""Sinks are present when at least this share of heads and steps has one."""
 MAJORITY = 2 / 3
 """One kind of head, or drains or hubs, is the answer when it holds at least this share."""
 LEAST_DRIFT = 0.1
@@ -27,7 +27,7 @@ MOST_TIES = 0.2
 """Above this share of tied selections there is none: the order of decoding is an accident."""
 LEAST_P = 0.05
 LEAST_BEYOND = 0.1
-"""Sinks move when at least this share of the head-steps belongs to moving heads beyond those of noise that lasts as long."""
+"""Sinks move when at least this share of the heads and steps belongs to moving heads beyond those of noise that lasts as long."""
 BEYOND = {Measure.MOVING: Measure.MOVING_BEYOND}
 """Measure → how far it exceeds its chance level."""
 LEAST_UNIQUE = 0.05

@@ -37,6 +37,8 @@ NEEDS = "needs its strongest sinks"
 """A question of studies beside those of `ss.diagnose`."""
 LEAST = 8
 """With fewer documents no loss can be told from chance."""
+ROUNDING = 1e-9
+"""A difference below it is the rounding of a sum, and no drift."""
 FORMS = {"number": ".2g", "signed": "+.2g", "nats": ".3g", "p": ".2g"}
 
 
@@ -50,11 +52,15 @@ def number(value: Any, form: str = ".3f") -> str:
 
     >>> number(0.0434, ".1%"), number(-0.001, ".2f")
     ('4.3%', '0.00')
+    >>> number(-6.4e-34, "+.2g"), number(1e-12, ".2g")
+    ('0', '1e−12')
     """
     if missing(value):
         return ""
     if not isinstance(value, (int, float)):
         return str(value)
+    if form.startswith("+") and abs(value) < ROUNDING:
+        value = 0.0
     text = f"{value:{form}}".replace("-", "−")
     return text.lstrip("−+") if set(text) <= set("−+0.%") else text  # no zero below zero
 
@@ -74,7 +80,7 @@ def shown(estimate: Estimate, form: Form = "number") -> str:
 
 
 def measured(measure: Measure, estimate: Estimate, of: str = "", unit: str = "") -> str:
-    """A number with its label: "43 % (41 to 46) of head-steps have none". unit: of texts, points are of a token's probability."""
+    """A number with its label: "43 % (41 to 46) of heads and steps have no sink". unit: a text's points are of probability."""
     label = measure.label.format(of)
     if (unit, measure.form) == ("text", "points"):
         label = f"of a token's probability {label}"
@@ -160,7 +166,9 @@ def of_model(verdicts: Mapping[str, Verdict]) -> str:
     """A model in two sentences, each on one base of evidence, from question → verdict of its diagnosis."""
     nothing = Verdict(reason=Reason.NOT_MEASURED)
     present = verdicts.get("sinks", nothing)
-    needs = next((verdicts[name] for name in (NEEDS, "ARM-like dependency") if name in verdicts), nothing)
+    needs = next(
+        (verdicts[name] for name in (NEEDS, "needs its strongest keys") if name in verdicts), nothing
+    )
     if present.answer == "present":
         kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL]
         first = f"Sinks in {shown(present.estimate, 'share')} of (step, head) pairs"
@@ -174,7 +182,9 @@ def of_model(verdicts: Mapping[str, Verdict]) -> str:
 
 def counted(verdicts: Mapping[str, Verdict]) -> str:
     """How much the sentences about a model rest on: "3 prompts and 16 documents"; "" where there is nothing."""
-    asked = (verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "ARM-like dependency"))
+    asked = (
+        verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "needs its strongest keys")
+    )
     return " and ".join(
         f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n
     )

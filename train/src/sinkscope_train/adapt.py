@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import sinkscope as ss
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope.tasks.prompting import SEPARATOR
 from sinkscope_train import emergence, text
 from sinkscope_train.corpus import in_order

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sinkscope.base.errors import SinkscopeError
+from sinkscope import SinkscopeError
 from sinkscope.base.text import aligned
 from sinkscope_train.options import HELP, OF_A_RUN, AdaptOptions, kinds_of
 from sinkscope_train.recipe import CONTROLS, RECIPES, Adaptation

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sinkscope import InputError
 from sinkscope.base import checks
-from sinkscope.base.errors import InputError
 from sinkscope_train import documents as sources
 from sinkscope_train import pictures
 from sinkscope_train.layout import write_json

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from sinkscope import InputError
 from sinkscope.base.checks import one_of
-from sinkscope.base.errors import InputError
 from sinkscope.tasks import battery, generated, small_code, word_problems
 from sinkscope.tasks.task import Document
 from sinkscope_train import pictures

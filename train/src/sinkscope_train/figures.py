@@ -47,7 +47,7 @@ def plot_ladder(damage: pd.DataFrame, sinks: pd.DataFrame | None = None) -> look
                     axis, line.sort_values("parameters"), "parameters", ("value", "low", "high"),
                     colours[objective, intervention], capsize=2,
                 )  # fmt: skip
-            label = "share of head-steps" if panel == MOVEMENT else f"{inside['unit'].iloc[0]} lost"
+            label = "share of heads and steps" if panel == MOVEMENT else f"{inside['unit'].iloc[0]} lost"
             axis.set(title=panel.replace(", ", "\n"), xscale="log", xlabel="parameters", ylabel=label)
             axis.axhline(0.0, color="#999999", linewidth=0.5)
             low, high = axis.get_ylim()

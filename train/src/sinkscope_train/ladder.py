@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from sinkscope.policies import parse_policy
-from sinkscope.policies.mask_top import MaskTop
+from sinkscope import MaskTop, parse_policy
 from sinkscope.statistics import Estimate, holm, mean_interval
 from sinkscope_train.trained_runs import TrainedRun, interventions
 
@@ -32,7 +31,7 @@ LOST = {GRADED: 1, "nll": -1}
 UNITS = {GRADED: "accuracy", "nll": "nats per token"}
 PROFILE = {
     "sinks per head": "sinks",
-    "heads without": "heads_without",
+    "heads without a sink": "heads_without",
     "on the first 4 positions": "on_first",
     "absorbed": "absorbed",
     "main sink of a head: share": "main_sink",

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope_train.emergence import Probe, log_spaced, measure
 from sinkscope_train.layout import write_json
 from sinkscope_train.options import LoopOptions

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sinkscope import InputError
 from sinkscope.attention import fused
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.interface import with_sink
 from sinkscope.attention.visibility import Scores, Visibility
-from sinkscope.base.errors import InputError
 from sinkscope.models.variant import (
     PLAIN,
     Variant,

@@ -15,8 +15,8 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sinkscope import InputError
 from sinkscope.base import checks
-from sinkscope.base.errors import InputError
 
 if TYPE_CHECKING:
     from sinkscope.models.variant import SinkToken, Softmax, Variant

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sinkscope as ss
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope.models.variant import variant_of, vary
 from sinkscope_train import network as networks
 from sinkscope_train.layout import SIZES, is_tied

@@ -32,8 +32,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sinkscope import InputError
 from sinkscope.base.checks import one_of, whole
-from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.errors import nearest
 from sinkscope.base.files import write_atomically
 from sinkscope_train.corpus import CorpusPlan
 from sinkscope_train.layout import write_json

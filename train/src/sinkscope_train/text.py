@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope.tasks.text import split_text
 from sinkscope_train.layout import write_json
 from sinkscope_train.rows import Batch

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope.base.files import write_atomically
 from sinkscope_train import emergence, monitor
 from sinkscope_train.corpus import ABOUT, CorpusPlan, Reader, made_of, open_corpus

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sinkscope.base.errors import InputError
+from sinkscope import InputError
 from sinkscope.base.files import read_json, write_atomically
 from sinkscope_train.recipe import INTERVENTIONS
 

@@ -15,8 +15,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from sinkscope import InputError
 from sinkscope.base.checks import one_of
-from sinkscope.base.errors import InputError
 from sinkscope.models.mmada import CHAT_TEMPLATE
 from sinkscope_train.recipe import DATA, Recipe
 

@@ -150,7 +150,10 @@ def draw(
     for one in series:
         places = [place for place, _ in one.points]
         low, high = limits or (-np.inf, np.inf)
-        bounds = np.clip(np.array([estimate for _, estimate in one.points], dtype=float).T, low, high)
+        values = np.array([estimate for _, estimate in one.points], dtype=float).reshape(
+            -1, 3
+        )  # none, where nothing is known
+        bounds = np.clip(values.T, low, high)
         # A bound that is not known leaves no half of an interval.
         known = np.isfinite(bounds).all(axis=0)
         error = np.where(known, np.clip([bounds[0] - bounds[1], bounds[2] - bounds[0]], 0, None), np.nan)

@@ -9,14 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from sinkscope.report.study import charts
 from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate
 from sinkscope.report.study.drawing import holdings_name
 from sinkscope.report.study.source import StudySource
+from sinkscope.statistics import Estimate
 from sinkscope.study.plugged import Column, StudyPlugin
 from sinkscope.study.shown import REUSE, SKILLS
 from sinkscope.verdicts.holdings import KIND
-from sinkscope.verdicts.wording import missing, number
+from sinkscope.verdicts.wording import missing, number, shown
 
 SETTINGS = (
     "family", "dtype", "weights", "task", "task_version", "scheme", "decoding", "seeds", "cell", "model", "policy",
@@ -115,7 +118,29 @@ def mechanisms(source: StudySource) -> dict[str, Any] | None:
         for name, caption in captions.items()
         if name in source.frames
     }
-    return {"tables": parts} if parts else None
+    return {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))} if parts else None
+
+
+def calibrated(table: pd.DataFrame | None) -> list[str]:
+    """Whether a masked model is wrong or unsure: a sentence for each model, decoding and policy of the table `calibration`."""
+    if table is None:
+        return []
+    whole = table[table["low_edge"].isna()]
+    said = []
+    for (model, decoding, policy), rows in whole.groupby(["model", "decoding_name", "policy"], sort=False):
+        runs = {str(row["run"]): row for row in rows.to_dict("records")}
+        if (
+            not runs.keys() >= {"masked", "without"} or runs["masked"]["confidence"] < 0
+        ):  # negative: no probability
+            continue
+        shares = []
+        for row in (runs["masked"], runs["without"]):
+            right = shown(Estimate(row["right"], row["right_low"], row["right_high"]), "share")
+            shares.append(
+                f"{right} of the likeliest tokens are right at a mean confidence of {row['confidence']:.0%}"
+            )
+        said.append(f"{model}, {decoding}, under {policy}: {shares[0]}; without it {shares[1]}.")
+    return said
 
 
 def plain_table(source: StudySource, name: str, caption: str) -> Table:

@@ -16,7 +16,7 @@ const EXPLAINED = {
   "Layer × head": "For every head, the received attention of its strongest key in each step, averaged over the steps. A maximum over many keys is above uniform even without sinks: about twice for mild noise over 100 keys. Choose a head to see it in all pictures.",
   "Sinks through time": "A sink is a key that receives more than the mean of the others plus ε in one head and step; in causal and block diffusion models one that distant queries give more than distance alone can explain, by more than ε / 64 of their attention. Keys with too few distant queries behind them are unknown, and blank. For means the colour counts the heads that call a position a sink; for one head each bar is a stay of a sink, its colour the mean strength, and the line follows the strongest.",
   "Who looks at whom": "Attention between single tokens in this step, relative to uniform attention: at 4 a query gives a key four times what it would give if it looked at all its keys equally.",
-  Numbers: "received: attention relative to uniform, or in % of a query’s attention, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
+  Numbers: "received: attention relative to uniform, or in % of a query’s attention, of the chosen layer and head or their mean. sink in: how many heads call it a sink in this step. to the learned sink: the newest query’s attention that goes to no token. gate: its mean over the channels of a head. strength: mean received attention of a stay. Scores are stored in 8 bits; the line at the top says how exact that is.",
   Change: "First trace minus second, of received attention, position by position and step by step. Blue is less, orange is more. A difference between two generations mixes the direct effect of a policy with all that followed from other tokens being written.",
 };
 let explainCount = 0;
@@ -53,6 +53,8 @@ class Panel {
   build() {
     this.nowTable = this.table("The strongest keys of this step", ["position", "token", "received", "sink in"]);
     this.stayTable = this.table("Where sinks stay", ["position", "token", "steps", "strength", "end"]);
+    const shares = Object.keys(this.view.shares);
+    this.shareTable = shares.length ? this.table("Heads of the selection in this step", ["layer", "head", ...shares]) : null;
     this.fromTable = this.table("looks at", ["position", "token", "× uniform"]);
     this.toTable = this.table("is looked at by", ["position", "token", "× uniform"]);
     this.relationNote = element("p", { class: "note" });
@@ -65,12 +67,13 @@ class Panel {
       element("div", {}, this.relationNote, element("p", { class: "leaps" }, ...this.leaps), element("div", { class: "pair" }, this.fromTable.node, this.toTable.node))));
     this.root = element("section", { class: "panel", "aria-label": `trace ${this.view.name}` },
       this.header(),
-      element("div", { class: "cards" },
+      element("div", { class: this.view.L > 16 ? "cards deep" : "cards" },
         this.card("Tokens", this.tokens, "wide", this.tokens.box, this.tokens.fold, this.tokenKey()),
         this.pictureCard("Step × position", this.heat, "main", "step by position heat map; arrow keys move step and position"),
         this.pictureCard("Layer × head", this.grid, "side", "layer by head grid; arrow keys choose layer and head, Escape the mean of all"),
         this.pictureCard("Sinks through time", this.sinks, "main", "sinks through time; arrow keys move step and position"),
-        this.card("Numbers", null, "side tables", this.nowTable.node, this.stayTable.node),
+        this.card("Numbers", null, "side tables", this.nowTable.node, this.stayTable.node,
+          ...(this.shareTable ? [this.shareTable.node] : [])),
         map));
   }
 
@@ -218,6 +221,7 @@ class Panel {
     const field = await view.field(this.score.name, layer, head);
     const [strength, kinds, relations] = await Promise.all(
       [view.get(this.score.strength), view.get(this.score.head_kinds), view.relations(layer, head)]);
+    this.shares = await Promise.all(Object.values(view.shares).map((one) => view.get(one)));
     this.strength = strength.array;
     this.kinds = kinds.array;
     this.relations = relations;
@@ -280,6 +284,7 @@ class Panel {
     this.tokens.update(step, fresh);
     this.pointers();
     this.fillNow(step);
+    if (this.shareTable) this.fillShares(step);
     this.fillRelations();
   }
 
@@ -377,6 +382,21 @@ class Panel {
     this.fill(this.nowTable, found.map(({ key, code }) => ({
       key, cells: [String(view.position[key]), this.shortText(step, key), numberText(field.values[code]), this.sinkText(from + key)],
     })));
+  }
+
+  // Attention to learned sinks and gates: the heads of the chosen layer, or of all, that have most in this step.
+  fillShares(step) {
+    const { view } = this, { layer, head, key } = this.app.state, found = [];
+    for (let i = 0; i < view.L * view.H; i++) {
+      const l = Math.floor(i / view.H), h = i % view.H;
+      if ((layer >= 0 && l !== layer) || (layer >= 0 && head >= 0 && h !== head)) continue;
+      const values = this.shares.map((one) => one.values[one.array[i * view.T + step]]);
+      if (values.some(Number.isFinite)) found.push({ l, h, values });
+    }
+    found.sort((a, b) => (b.values[0] || 0) - (a.values[0] || 0));
+    this.fill(this.shareTable, found.slice(0, 8).map(({ l, h, values }) => ({ key, cells: [
+      String(view.layers[l]), view.heads.length ? String(view.heads[h]) : "mean",
+      ...values.map((value) => (Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : "–"))] })));
   }
 
   shortText(step, key) {
