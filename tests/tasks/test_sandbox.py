@@ -757,7 +757,7 @@ def _copy_without_torch(folder: Path) -> None:
     """A package `sinkscope` with what the sandbox needs, for another interpreter or user."""
     source, package = Path(sandbox.__file__).parents[2], folder / "sinkscope"
     shutil.copytree(source / "tasks", package / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "errors.py", "registry.py"):
+    for name in ("__init__.py", "checks.py", "errors.py", "registry.py"):
         (package / "base").mkdir(exist_ok=True)
         shutil.copy(source / "base" / name, package / "base")
     (package / "__init__.py").write_text("")
