@@ -135,7 +135,7 @@ def test_a_line_of_the_masking_chart_is_a_policy_beside_its_controls(planted: Pa
     assert all(marks["masked"][place[policy]] == known[policy] for policy in place)
     beside = {round(at): mark for at, mark in marks["as many random keys"].items()}
     assert beside == {place[policy]: known[f"random({policy})"] for policy in ("top:1", "top:5")}
-    equal = {round(at): mark for at, mark in marks["random, equal attention"].items()}
+    equal = {round(at): mark for at, mark in marks["random, nearest in attention"].items()}
     assert equal == {place["top:1"]: known["random(top:1),match=mass"]}
 
 

@@ -91,7 +91,7 @@ def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None
         "likelihood" if text else "results": pd.DataFrame([other, mass]),
     }  # fmt: skip
     lost = "% of a token’s probability" if text else "points"
-    said = f"needed: yes (60 {lost} lost, random keys 0, of equal attention 10)"
+    said = f"needed: yes (60 {lost} lost, random keys 0, nearest in attention 10)"
     assert model_line(frames, "m") == f"m: sinks in 92% of heads and steps; {said}"
 
 

@@ -143,7 +143,7 @@ def model_line(frames: Any, model: str) -> str:
 
 
 def _needed(frames: Any, row: dict[str, Any]) -> str:
-    """Whether it needs them, with the loss and those of its controls: as many random keys, and keys with as much attention."""
+    """Whether it needs them, with the loss and those of its controls: as many random keys, and random keys nearest in attention."""
     if not row or row["value"] != row["value"] or row["reason"] == Reason.NOTHING_TO_LOSE.value:
         return f"undecided ({row.get('reason') or 'not measured'})"
     if row["n"] < FEW:
@@ -153,7 +153,7 @@ def _needed(frames: Any, row: dict[str, Any]) -> str:
     if row["control"] == row["control"] and row["control"] is not None:
         lost += f", random keys {_percent(row['control'])}"
     if (beside := _of_equal_attention(frames, row, text)) is not None:
-        lost += f", of equal attention {_percent(beside)}"
+        lost += f", nearest in attention {_percent(beside)}"
     return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
 
 

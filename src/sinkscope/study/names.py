@@ -109,11 +109,11 @@ def label(policy: str, causal: bool) -> str:
     """A policy of a causal or another model in a few words, as the head of a line; its text where there are none.
 
     >>> label("top:1,epsilon=3,prefill=no,by=distant", True), label("random(top:1@model),match=mass", False)
-    ('strongest sink', '  random keys, as much attention')
+    ('strongest sink', '  random keys, nearest in attention')
     """
     kind = control(policy)
     if kind is not None:
-        return "  random keys, as much attention" if kind.match == "mass" else "  as many random keys"
+        return "  random keys, nearest in attention" if kind.match == "mass" else "  as many random keys"
     rule, distant = rule_of(policy)
     said = "no mask" if policy == "none" else ""
     if isinstance(rule, MaskTop) and rule == MaskTop(

@@ -20,7 +20,7 @@ MASKED = (
 TESTED = (
     Column("− none", "difference", "+.3f", interval=True), Column("p", "difference_p_holm", ".2g"),
     Column("− control", "over_control", "+.3f", interval=True), Column("− three controls", "effect_count", "+.3f", interval=True),
-    Column("p", "effect_count_p_holm", ".2g"), Column("− three of equal attention", "effect_mass", "+.3f", interval=True),
+    Column("p", "effect_count_p_holm", ".2g"), Column("− three nearest in attention", "effect_mass", "+.3f", interval=True),
     Column("p", "effect_mass_p_holm", ".2g"),
 )  # fmt: skip
 """Paired differences with 95 % intervals over documents; p after Holm over all tests of the table."""
