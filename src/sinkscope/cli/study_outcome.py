@@ -143,7 +143,7 @@ def model_line(frames: Any, model: str) -> str:
 
 
 def _needed(frames: Any, row: dict[str, Any]) -> str:
-    """Whether it needs them, with the loss and those of its controls: as many random keys, and random keys nearest in attention."""
+    """Whether it needs them, with the loss and those of its controls: as many random keys, and those nearest in attention."""
     if not row or row["value"] != row["value"] or row["reason"] == Reason.NOTHING_TO_LOSE.value:
         return f"undecided ({row.get('reason') or 'not measured'})"
     if row["n"] < FEW:
