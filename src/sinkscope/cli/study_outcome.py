@@ -112,7 +112,7 @@ def _cell(row: dict[Any, Any], measure: str) -> str:
     if measure == NATS:
         lost = row["difference"]
         return f"{row[NATS]:.2f}" + (f" ({round(lost, 2) + 0.0:+.2f})" if lost == lost else "")
-    return f"{100 * row[ACCURACY]:.0f} ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+    return f"{100 * row[ACCURACY]:.0f} ({100 * row['low']:.0f}–{100 * row['high']:.0f})"
 
 
 def _taken(row: dict[Any, Any]) -> list[str]:

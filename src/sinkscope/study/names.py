@@ -125,7 +125,7 @@ def label(policy: str, causal: bool) -> str:
             rule.epsilon is not None and rule.among == "sinks"
         ):  # in a causal model the key that is ranked first may be no sink
             what = "key, if a sink" if causal and not distant else "sink"
-        scope = {"head": "", "layer": ", one set a layer", "model": ", one set for the model"}[rule.scope]
+        scope = {"head": "", "layer": ", one a layer", "model": ", one a model"}[rule.scope]
         quiet = ", silenced" if rule.effect == "silence" else ""
         said = f"{many}strongest {what}{'s' * (rule.k > 1)}{scope}{quiet}"
     elif isinstance(rule, MaskFirst) and rule == MaskFirst(rule.k):
