@@ -141,6 +141,7 @@ def fit(kind: Any, value: Any, name: str = "it") -> Any:
     if kind is Any or is_one or (origin is Literal and isinstance(value, str) and value in inside):
         return value
     if origin in (Union, UnionType):
+        # The first that fits is taken, so the order of a union's members decides.
         for choice in inside:
             with suppress(MisfitError):
                 return fit(choice, value, name)

@@ -42,6 +42,7 @@ def bench(
     for batch, length in sizes:
         decoding = decoding_for(model, length, steps)
         prompt = random_tokens(model, batch, length - decoding.new_tokens)
+        # A CPU's measurements are repeated: other processes slow some of them.
         each = timings(model, prompt, decoding, 1 if model.device.type == "cuda" else TURNS)
         ratios = {f"{one} / {other}": ratio(each[one], each[other]) for one, other in RATIOS}
         cases.append({"batch": batch, "length": length, **each, **ratios})

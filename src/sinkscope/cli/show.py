@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 _SOURCE = "a .zarr.zip, or a .partial folder; for --figures a folder with several, or a study's"
 _PAGE, _FIGURES = "The viewer's page", "The paper's figures"
+WORDS = {
+    "absorbed": "attention that goes to sinks",
+    "drains": "sinks with a value norm under half the median of their head, which contribute little; hubs: all others",
+    "residences": "a residence is a run of steps in which one key is a sink of one head",
+    "Jaccard index": "of two sets of sinks, those in both as a share of those in either",
+    "spatial variance": "how much positions differ in received attention, as means over steps",
+    "temporal variance": "how far the centre of the strongest positions wanders from step to step",
+    "tied selections": "tokens written while another was as confident, so that their order means little",
+    "enrichment": "how many times as often as by chance this kind of token is a sink",
+    "gain": "how much better sinks of prompts held out are predicted with this group of features than without it",
+    "category − 2 × position": "above 0: of what kind and position of a token explain alone, its kind has two thirds or more",
+    "position − 2 × category": "above 0: likewise its position",
+}
+"""Words of the table that a reader may not know → what they mean, beneath it."""
 
 
 def show(
@@ -96,6 +110,13 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
         section = row["section"]
     say(repr(trace), diagnosis, "")
     show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)
+    say(
+        *(
+            f"{word}: {means}"
+            for word, means in WORDS.items()
+            if any(word in row[1] or word in row[4] for row in rows)
+        )
+    )
     if not everything:
         say(
             f"{len(table) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"

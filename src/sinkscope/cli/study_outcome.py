@@ -137,7 +137,7 @@ def model_line(frames: Any, model: str) -> str:
         if sinks.get("answer") == "present"
         else "no sinks"
     )
-    share = share if sinks.get("status", "undecided") != "undecided" else "sinks not shown"
+    share = share if sinks.get("status", "undecided") != "undecided" else "sinks undecided"
     moves = f", {moving['answer']}" if moving.get("status") == "supported" else ""
     return f"{_short(model)}: {share}{moves}; needed: {_needed(frames, needs)}"
 

@@ -44,6 +44,7 @@ def new_cache() -> Any:
                 return added
             if self.block is not None:
                 if self.at is not None:
+                    # In place: the block is kept from forward to forward, and only the columns from `at` on are new.
                     kept_keys, kept_values = self.block[layer_idx]
                     columns = slice(self.at, self.at + key_states.shape[2])
                     kept_keys[:, :, columns], kept_values[:, :, columns] = key_states, value_states
@@ -56,6 +57,7 @@ def new_cache() -> Any:
             return torch.cat([stored.keys, key_states], 2), torch.cat([stored.values, value_states], 2)
 
         def get_seq_length(self, layer_idx: int = 0) -> int:
+            # Queries of a forward that begins inside the block stand `at` columns behind what is stored.
             return int(super().get_seq_length(layer_idx)) + (self.at or 0)
 
     return BlockCache()
@@ -208,6 +210,7 @@ def transferred(
             continue
         best = torch.topk(own, count).indices
         chosen[row, best] = True
+        # The best of those that were not chosen; −inf: every masked position was, so nothing was tied.
         rest = own.masked_fill(chosen[row], float("-inf")).amax()
         ties[row] = int((chosen[row] & (own == rest) & (rest > float("-inf"))).sum())
     return chosen, ties

@@ -252,18 +252,21 @@ class DiffusionGemmaDecoding(Decoding):
         best = warm.argmax(-1)
         entropy = _entropy(warm)
         ordered, order = entropy.sort(-1)
+        # The sum before each: the surest position has none before it, so every step accepts at least one.
         sure = ordered.cumsum(-1) - ordered <= self.entropy_bound
         accepted = torch.zeros_like(sure).scatter(-1, order, sure)
         random = self._drawn(model, streams, rows)
         after = torch.where(accepted, tokens, random)
         noise, stopped, history = ~accepted, canvas.stopped, canvas.history
         if self.stability_threshold is not None and self.confidence_threshold is not None:
+            # Rows that stopped keep what they had; before the first step there is nothing to keep.
             if canvas.soft is not None:
                 after = torch.where(stopped[:, None], canvas.tokens, after)
                 noise = torch.where(stopped[:, None], canvas.noise, noise)
                 best = torch.where(stopped[:, None], canvas.best, best)
                 warm = torch.where(stopped[:, None, None], canvas.soft.to(warm.dtype), warm)
                 entropy = _entropy(warm)
+            # A history begins with −1, which is no token: nothing is stable before it is filled.
             stable = (history == best).all(-1).all(0)
             history = torch.cat([history, best[None]])[1:] if len(history) else history
             stopped = stopped | (stable & (entropy.mean(-1) < self.confidence_threshold))

@@ -142,6 +142,7 @@ class Bd3lmDecoding(Decoding):
                 if start == prompt
                 else blocks.store(x, start, alive, self.shifted, **asked(slice(blocks.stored, start)))
             )
+            # Shifted models predict a token in the column before it: the block's first one comes from what was just read.
             before = self._logits(engine, read[:, -1:]) if self.shifted and read is not None else None
             masks = (x[:, start:end] == mask_id).sum(1).tolist()
             plans = [self._plan(row, count, streams) for row, count in enumerate(masks)]
@@ -166,7 +167,9 @@ class Bd3lmDecoding(Decoding):
                 )
                 if last:
                     ended = torch.isin(step.after[:, prompt:end], ends).any(1)
+                    # The official loop ends a batch when all of its rows have ended; a row that runs alone ends by itself.
                     alive = alive & ~(ended if alone else ended.all())
+                    # The next block's masks belong to the state after this step: the loop goes on from there.
                     after = step.after.clone()
                     after[alive, end : end + self.block] = mask_id
                     step = replace(step, after=after)

@@ -140,10 +140,12 @@ def _plan(
     """How the rows run, with everything checked that the user gave."""
     twin = _twin(model, batch, decoding, unconditional)
     seed = check_seeds(seed, len(batch.ids))
+    # Drawn here and kept with the run, so that it can be repeated.
     if seed is None and decoding.draws:
         seed = int(torch.randint(0, 2**31, (1,)))
     if cache is not None and decoding.cached is None:
         raise InputError(f"{type(decoding).__name__} has no blocks to keep in a cache; leave out cache")
+    # A policy must leave keys in every row, so it is checked against the shortest.
     shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
     kind, learned = decoding.attention_kind(model), model.has_learned_sinks
     checked = None

@@ -131,10 +131,12 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     for rows in plan.groups():
         end = columns if rows.end is None else rows.end + decoding.new_tokens
         states = run.states[:, rows.rows, rows.offset : end].to(model.device)
+        # Two engines: the policy's scores of the previous step must come from its own forwards.
         with replace(plan, policy=None).engine(rows) as plain, plan.engine(rows) as masked:
             pair = _Pair(plain, masked, decoding, plan.ids(rows).shape[1], rows.per_row)
             for step, compared in enumerate(pair.compare(states)):
                 for name, value in compared.items():
+                    # Values of positions lie at their group's offset, as groups differ in length; others are one of each row.
                     if value.ndim == 2:
                         arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
                     else:

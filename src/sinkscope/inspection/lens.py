@@ -131,6 +131,7 @@ def lens(
     chosen = tuple(range(model.shape.layers + 1)) if layers is None else tuple(layers)
     if not chosen or not all(0 <= layer <= model.shape.layers for layer in chosen):
         raise InputError(f"layers should be among 0 to {model.shape.layers}, got {list(chosen)}")
+    # A lens may be given itself, so only True asks for one to be fitted.
     affine = tuned_lens(model, run) if tuned is True else tuned or None
     numbers = chosen_steps(run, steps) if isinstance(steps, int) else list(steps)
     reads = [

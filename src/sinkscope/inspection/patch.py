@@ -226,6 +226,7 @@ def patch(
             counted[index, seen.rows] = masks["sinks"].any(2).float().sum(-1).mean(0).cpu().numpy()
             for side, where in masks.items():
                 vectors = None if donors is None else donors[side][:, seen.rows]
+                # A row without a place to patch has no effect: NaN, as a 0 would count as one.
                 empty = ~where.any(3).any(2).any(0)
                 for name, value in effects(seen, patched_logits(seen, where, vectors, what), where).items():
                     shown = value.masked_fill(empty, float("nan"))

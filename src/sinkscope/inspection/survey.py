@@ -115,6 +115,7 @@ def survey(
         first = _first_of_block(run, number)
         later = observe(model, run, number + 1) if not model.spec.causal and number + 1 < len(run) else None
         begin = observe(model, run, first) if not model.spec.causal and first < number else None
+        # Three streams side by side: the next step and the block's first are read for the same rows as this one.
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
             own = [donor[:, seen.rows] for donor in donors]

@@ -73,6 +73,7 @@ def read_settings(
             f"{checkpoint.source}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     rotation = fit(Mapping[str, Any], next(filter(None, map(settings.get, ROTATION)), {}), "rope_scaling")
+    # Older files call the kind of rotation `type`.
     rotation.setdefault("rope_type", rotation.pop("type", "default"))
     rotation.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
     usual: dict[str, Any] = {

@@ -325,6 +325,7 @@ def fill(
     for target in {target for part in parts.values() for _, target, _ in part.pieces}:
         if target not in room:
             room[target] = torch.empty(wanted[target].shape, device=device, dtype=dtype)
+        # The parameter gets its memory now and its values below, piece by piece.
         _assign(network, target, room[target])
     for name, tensor in checkpoint.tensors(device):
         if name in parts:

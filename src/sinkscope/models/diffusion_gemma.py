@@ -146,6 +146,7 @@ def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         raise CheckpointError(
             f"{checkpoint.source}: transformers {transformers.__version__} has no DiffusionGemma; pip install -U transformers"
         )
+    # What is wrong is told in the words of config.json, before transformers fails on it in its own.
     checkpoint.check_sizes(partial=True)
     _check(checkpoint, transformers.DiffusionGemmaConfig, ("canvas_length",))
     text = checkpoint.section("text_config")

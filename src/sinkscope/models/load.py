@@ -86,6 +86,7 @@ def load(
     wanted = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     if isinstance(checkpoint, AdapterCheckpoint):
+        # An adapter's folder need not hold a tokenizer: its base has the same one.
         tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, spec.chat_template)
         network = spec.build(checkpoint.base if spec.causal else checkpoint, where, wanted)
         checkpoint.merge(network)
@@ -125,6 +126,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         return replace(find(without_mode(name), revision), causal=True)
     if name.startswith("organism/"):
         return _organism(name, revision)
+    # A folder of that name is the user's own, and goes first.
     if name == TWIN and not Path(name).is_dir():
         return read_adapter(ADAPTERS / TWIN, TWIN, find)
     if name == NAME and not Path(name).is_dir():

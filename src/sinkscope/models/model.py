@@ -178,6 +178,7 @@ class Model:
             return ids, None
         left = bool(real[:, -1].all()) and not bool((real[:, :-1] & ~real[:, 1:]).any())
         right = bool(real[:, 0].all()) and not bool((~real[:, :-1] & real[:, 1:]).any())
+        # Prompts may be padded on the left also where a family pads on the right: `prompts.encode` packs them anew.
         fits = {"left": left, "right": left or right, "apart": right}
         if not fits[self.spec.padding] and not self.spec.optional_blocks:
             left_only = self.spec.padding == "left"
@@ -208,6 +209,7 @@ class Model:
             block, causal: "model": as the family's plain forward has it. pattern, soft: see ForwardContext.
         """
         if causal == "model":
+            # None: modules of a network with both kinds of attention say themselves which is theirs.
             causal = None if self.spec.mixed else self.spec.causal and not newest
         size = self.block if block == "model" else block
         return ForwardContext(

@@ -79,6 +79,7 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None, raw: bool = F
     if ids.dim() == 2 and not ids.numel():
         raise InputError("the prompt is empty; give at least one token")
     ids, real = model.real_tokens(ids, attention_mask)
+    # Packed anew on the family's own side: an answer must not depend on how its batch was padded.
     right = model.spec.padding != "left"
     if right and real is not None and not bool(real[:, 0].all()):
         return pad(model, [row[here].tolist() for row, here in zip(ids, real, strict=True)])

@@ -226,6 +226,7 @@ class VariantAttention(nn.Module):
 
         before = 0 if past_key_values is None else int(past_key_values.get_seq_length(self.layer_idx))
         cos, sin = (angles[:, None] for angles in position_embeddings)
+        # Only the forward that holds the first token treats it apart: later ones find its key and value in the cache.
         first = _first(hidden_states) if self.variant.plain_first and not before else None
         query, key, value = self.project(hidden_states, cos, sin, first)
         if past_key_values is not None:

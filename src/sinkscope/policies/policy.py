@@ -404,6 +404,7 @@ def check_policy(
         wrong = None if kind is None else _unsuited(rule, kind)
         if wrong:
             raise InputError(f"{rule} does not suit this model: {wrong}")
+    # What can never act runs as no policy at all, so that it equals a plain run bit for bit.
     return None if policy.empty else policy
 
 

@@ -91,6 +91,7 @@ def views(
     made: list[dict[str, Any]] = []
     used = 0
     for sample in wanted:
+        # Another view is taken to be as large as the mean of those before it.
         if samples is None and made and used + used / len(made) > BUDGET:
             break
         view = _view(data.isel(sample=[sample]), names, chosen, (epsilon, rule, percent), name) | {
@@ -160,6 +161,7 @@ def _view(
     means = head_means(data, names[0])
     scores = []
     for score in names:
+        # `received` of a causal trace is the newest query's row, which no sink can be told from, so it has a name of its own.
         title = TITLES["newest"] if causal and score == "received" else TITLES[score]
         scores.append({"name": score, "title": title, **_scores(data, score, chosen, how)})
     wide = "u16" if len(ids) < 2**16 else "f32"
@@ -205,6 +207,7 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
     labelled = labels(data, dim).tolist()
     where = {int(step): i for i, step in enumerate(run.steps)}
     K, L, H = (int(data.sizes[size]) for size in ("key", "layer", "head"))
+    # Every n-th step, so that the means over all heads fit the page; layers and heads only where they fit too.
     every = max(1, -(-len(labelled) * K * K // MAP_CELLS))
     steps = [step for step in labelled[::every] if step in where]
     maps = np.empty((L, H, len(steps), K, K), dtype=np.float32)
@@ -214,6 +217,7 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
         real = run.real[where[step]]
         seen = np.cumsum(real) if causal else np.full(K, real.sum())
         visible = real[:, None] & real[None, :] & (np.tri(K, dtype=bool) if causal else True)
+        # Times the keys that a query sees: 1 is uniform attention in every row.
         maps[:, :, slot] = np.where(visible, cell * seen[:, None], np.nan)
     cells = len(steps) * K * K
     found: dict[str, Any] = {
@@ -357,6 +361,7 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
     made = scans(data, epsilon, judge.rule, scores=name, percent=judge.percent, keep_residences=True)
     scan: Scan = next(iter(made))
     counts = scan.counts.astype(np.int64)
+    # Head means hide which heads have a sink; the recorder counted them beside, so its counts are used.
     own = means and name == scores_name(data) and "sink_heads" in data
     if own:
         counts = data["sink_heads"].isel(sample=0).transpose("step", "layer", "key").values.astype(np.int64)

@@ -58,6 +58,7 @@ class CausalReuseRuntime:
         self._full = fed == 0 or self.rule.due(self._age, False)
         keys = self._written.sum(1)
         queries = keys if fed == 0 else torch.ones_like(keys)
+        # What the same forward costs without reuse: the saving is told from it.
         exact = self.work.cost(queries, keys)
         if self._full:
             self._age = 0
@@ -72,6 +73,7 @@ class CausalReuseRuntime:
         }
         valid = torch.arange(int(counts.max()), device=device) < counts[:, None]
         seen = torch.cat([valid, torch.ones_like(valid[:, :1])], 1)
+        # The open keys, and the newest itself.
         self.work.add(self.work.cost(queries, counts + 1), exact, alive)
         placed = Placed(self._columns, self._written)
         return replace(context, policy=self, editor=self, real=seen, newest=True, causal=False, placed=placed)
@@ -100,6 +102,7 @@ class CausalReuseRuntime:
         """Add what a layer's keys received, and choose which of them stay for the next step."""
         written = self._written.to(call.key.device)
         rows, columns = written.shape
+        # Several queries: the prompt, whose every query counts. Else the newest token's row alone.
         if call.query.shape[2] > 1:
             mass = call.mass(ALL)[:, :, 0].mean(1).double()
             uniform = call.expected(ALL).uniform[:, 0].expand(rows, -1)
@@ -107,6 +110,7 @@ class CausalReuseRuntime:
             mass = call.newest().mean(1).double()
             uniform = written / written.sum(1, keepdim=True)
             if not self._full:
+                # Its keys are the chosen columns only, so what they received goes back to their places among all.
                 mass = mass.new_zeros(rows, columns).scatter_add_(1, self._columns[call.layer], mass)
         if call.layer in self._mass:
             mass = mass + _grown(self._mass[call.layer], columns)

@@ -154,7 +154,9 @@ def secondary_sinks(
                 alive = np.abs(cosine) > SECONDARY_COSINE
         alive = alive & (scan.state.position > 0)
         steps, depth, keys = alive.shape
+        # The margin is made for deep models; in shallow ones it would leave no layer.
         most = depth - SECONDARY_MARGIN_LAYERS if depth > 2 * SECONDARY_MARGIN_LAYERS else depth
+        # Runs are found along the first axis: layers here, not steps.
         cell, first, last = runs_of(alive.transpose(1, 0, 2).reshape(depth, steps * keys))
         layers = last - first + 1
         for c, a, b, n in zip(cell, first, last, layers, strict=True):

@@ -82,11 +82,13 @@ def observe(scan: Scan, codes: Array, most: int = ROWS_PER_SAMPLE) -> Observatio
     steps = np.unique(np.linspace(0, len(scored) - 1, wanted).round().astype(int))
     step, key = np.nonzero(scored[steps])
     if len(step) > most:
+        # Seeded by the number of rows, so that the same trace gives the same ones.
         keep = np.sort(np.random.default_rng(len(step)).choice(len(step), most, replace=False))
         step, key = step[keep], key[keep]
     step = steps[step]
     place = state.position[key]
     n = state.real.sum(axis=1)[step]
+    # The frontier is where masks begin and end; without any there is none, and its distance has a code of its own.
     masked = state.masked & state.real
     any_mask = masked.any(axis=1)
     first = np.where(any_mask, state.position[masked.argmax(axis=1)], -1)
@@ -150,6 +152,7 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     thinned = [_thinned(rows, thin) for rows in samples]
     rows = Observations.pooled(thinned)
     owner = np.concatenate([np.full(len(r.share), index[i]) for i, r in enumerate(thinned)])
+    # Folds hold whole prompts: keys of one text are alike, and would give each other away.
     order = np.random.default_rng(seed).permutation(len(groups))
     fold = np.empty(len(groups), dtype=int)
     fold[order] = np.arange(len(groups)) % min(FOLDS, len(groups))
@@ -165,6 +168,7 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
             test = fold[owner] == f
             beta = logistic.fit(data.rows(~test), share[~test])
             held[test] = logistic.log_likelihood(data.rows(test), share[test], beta)
+        # A prompt counts once, however many rows it has: intervals are over prompts.
         score[name] = np.array([held[owner == g].mean() for g in range(len(groups))])
     gains = {g: score["full"] - score[f"without {g}"] for g in GROUPS}
     total = score["full"] - score["null"]

@@ -111,6 +111,7 @@ def compare_traces(
             shares = [np.nan_to_num(one.score, nan=0.0) * one.mass for one in judged]
             groups = partition(sinks[0], sinks[1], states[0], t)
             moved = np.where(groups, shares[1] - shares[0], 0.0).sum(axis=-1).mean(axis=2).T
+            # Row 0 of `flow` and `used` is over all steps, row 1 over those in which both had the same tokens.
             counted = np.array([True, same[i, t]])
             flow[counted, i] += moved
             used += counted
@@ -191,6 +192,7 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
         dependent = known & (dependence > middle[:, None])
     for name, (_, some) in CHANGES.items():
         values = comparison[name].values
+        # Tokens whose dependence is unknown are in neither group.
         means = [_row_means(np.where(use, values, np.nan)) for use in (dependent, known & ~dependent)]
         for of, each in ((DEPENDENT, means[0]), (OTHER, means[1]), (LESS, means[0] - means[1])):
             add(some, each, note, of)

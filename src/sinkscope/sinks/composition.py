@@ -71,6 +71,7 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
         x.sum(axis=1) for x in (counts.detections, counts.drains, counts.expected, counts.cells)
     )
     total = observed.sum(axis=1, keepdims=True)
+    # Ratios of sums, not means of ratios, in which a sample with two detections would weigh as much as any other.
     frequency = ratio_interval(observed, np.broadcast_to(total, observed.shape), prompts, "share")
     enrichment = ratio_interval(observed, chance, prompts, "positive")
     base = cells.sum(axis=0) / max(1.0, cells.sum())
@@ -142,6 +143,7 @@ def composition(
             codes = np.full(state.tokens.shape, -1, dtype=np.int64)
             codes[state.real] = numbers[np.searchsorted(ids, state.tokens[state.real])]
             size = len(vocabulary)
+        # Keys that cannot be judged are no sinks, and count in no base rate either.
         codes = np.where(scan.scored, codes, -1)
         drains = None if scan.drain_counts is None else scan.drain_counts.sum(axis=1, dtype=np.int64)
         samples.append(compose(state, scan.counts.sum(axis=1, dtype=np.int64), codes, size, drains))

@@ -78,6 +78,7 @@ def detect(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: 
     True
     """
     judge = Judge.of(trace, epsilon, rule, scores)
+    # A threshold that says little is used all the same, as it was asked for, but not in silence.
     note = check_rule(rule, epsilon)
     if note:
         warnings.warn(note, UserWarning, stacklevel=2)

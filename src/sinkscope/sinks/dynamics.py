@@ -38,6 +38,7 @@ def residences(
         rows, state = scan.residences, scan.state
         kind: Array = np.full(len(rows.key), "unknown", dtype=object)
         if scan.drains is not None:
+            # Norms are asked of the steps in which the key is a sink, and it is none during a dip.
             present = rows.length - rows.dips
             kind = np.where(rows.drains == 0, "hub", np.where(rows.drains == present, "drain", "both"))
         parts.append(

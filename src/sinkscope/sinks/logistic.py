@@ -80,6 +80,7 @@ def fit(data: Codes, share: Array, *, ridge: float = RIDGE, steps: int = STEPS) 
     """
     penalty = np.full(data.width, ridge)
     penalty[0] = 1e-6
+    # The start: every key as likely a sink as the mean.
     mean = float(np.clip(share.mean(), 1e-6, 1 - 1e-6))
     beta = np.zeros(len(penalty))
     beta[0] = np.log(mean / (1 - mean))

@@ -81,6 +81,7 @@ def residences_of(
     T, H, K = sinks.shape
     cells = sinks.reshape(T, H * K)
     real = np.ones((T, K), dtype=bool) if scored is None else scored
+    # Most keys are never a sink of a head, so only the others are gone through.
     used = np.flatnonzero(cells.any(axis=0))
     here = cells[:, used]
     column, start, stop = runs_of(bridged(here, real[:, used % K]))
@@ -90,12 +91,14 @@ def residences_of(
     last = stop == T - 1
     lost = ~last & ~real[after, key]
     followed = np.asarray(sinks.any(axis=2))[after, head]
+    # The first that holds: a run cut off by the end, or by a key that can no longer be judged, ended for no reason of its own.
     fate = np.where(last, 0, np.where(lost, 3, np.where(followed, 1, 2)))
 
     def total(values: Array | None) -> Array:
         """Σ over the sink steps of each run."""
         if values is None:
             return np.zeros(len(column))
+        # The sum of a run is the difference of two running sums.
         sums = np.cumsum(np.where(here, values.reshape(T, H * K)[:, used], 0.0), axis=0, dtype=np.float64)
         sums = np.concatenate([np.zeros((1, len(used))), sums])
         return np.asarray(sums[stop + 1, column] - sums[start, column])

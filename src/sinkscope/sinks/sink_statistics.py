@@ -196,6 +196,7 @@ def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkSta
                 raise InputError(
                     f"these shards hold different {dim}s; merge only traces of one model and capture"
                 )
+    # Exact: another join would fill what a shard lacks, and nobody would see it.
     joined = xr.concat(
         shards, dim="sample", data_vars="all", coords="minimal", join="exact", combine_attrs="override"
     )

@@ -93,6 +93,7 @@ def split_sinks(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> xr.D
         masked, decided = (values[kind] for kind in CLASSES)
         split[sample, step], both[sample, step] = split_of(masked, decided, epsilon, rule)
         for kind in CLASSES:
+            # The strongest key of a head without a sink means nothing.
             present = sinks_of(values[kind], epsilon, rule).any(axis=-1)
             keys[kind][sample, step] = np.where(present, _strongest(values[kind]), -1)
     return xr.Dataset(

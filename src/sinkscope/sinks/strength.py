@@ -82,6 +82,7 @@ def sink_heads_share(trace: Any, epsilon: float = GU_EPSILON, positions: int = 4
         for block in blocks(data, [name]):
             for i, sample in enumerate(block.samples):
                 keys, n = first[sample]
+                # From a multiple of uniform attention to the mean attention of a query.
                 alpha = block.values[name][i][..., keys].astype(np.float64) / n
                 over[sample, : len(keys)] += (alpha > epsilon).sum(axis=(0, 1, 2))
                 rows[sample, : len(keys)] += alpha[..., 0].size

@@ -75,6 +75,7 @@ def sink_table(
     states: dict[int, tuple[Any, Array]] = {}
     parts: list[dict[str, Array]] = []
     for block in blocks(data, names):
+        # Only states of the block's own samples are held: a trace may have many.
         states = {k: v for k, v in states.items() if k in block.samples}
         for sample, step, values in block.each_step():
             if sample not in states:
@@ -86,6 +87,7 @@ def sink_table(
             layer, head, key = np.nonzero(judged.sinks(epsilon))
             if not len(key):
                 continue
+            # Strongest first within each layer and head: the place in this order is the rank.
             order = np.lexsort((-judged.score[layer, head, key], head, layer))
             layer, head, key = layer[order], head[order], key[order]
             rank = _ranks(layer * received.shape[1] + head)

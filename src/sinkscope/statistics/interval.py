@@ -189,6 +189,7 @@ def ratio_interval(
             low, high = odds / (odds + factor), odds / (odds + 1 / factor)
             exception = np.where(n > 1, 1 - (1 - CONFIDENCE) ** (1 / np.maximum(n, 1)), np.nan)
             none, all_ = value <= 1e-12, value >= 1 - 1e-12
+            # Times 0, not 0: where one prompt has no interval, NaN stays NaN.
             low = np.where(none, exception * 0, np.where(all_, 1 - exception, low))
             high = np.where(none, exception, np.where(all_, 1 + exception * 0, high))
     found = [x.reshape(shape[1:]) for x in (value, low, high)]

@@ -125,6 +125,11 @@ class Cell:
         return " · ".join(part for part in parts if part)
 
     @property
+    def said(self) -> str:
+        """Its title on a screen: where the decoding is the task's own, its stored name, "scheme", says nothing."""
+        return self.title.replace(f" · {SCHEME} · ", " · ")
+
+    @property
     def section(self) -> tuple[str, str]:
         """Its model and task: where it is below a floor or not."""
         return self.model.name, self.task

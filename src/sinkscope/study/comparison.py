@@ -149,6 +149,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     for run in runs:
         by_name[pooled(name_of(run.settings))].append(run)
     draws = {name: [scores for run in own for scores in by_seed(run)] for name, own in by_name.items()}
+    # With few seeds of a decoding that samples, a difference may be the sampling's.
     shares, tested = first.measure == ACCURACY, not sampled or len(first.seeds) >= LEAST_SEEDS
 
     def difference(name: str, base: str) -> tuple[Any, ...]:
@@ -171,6 +172,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
         row["detectable"] = None if base is None else detectable(mean_of(base))
         rows[name] = row
     for name, row in rows.items():
+        # Only now, when the rows of all controls are there.
         beside = rows.get(controls_of(name, by_name).get("count", ""), {})
         row |= {"control": beside.get("policy"), "control_draws": beside.get("draws")}
         row |= {f"control_{part}": beside.get(part) for part in (first.measure, "hidden_share")}

@@ -197,6 +197,7 @@ def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: 
         value = limit + 2 * NEAR * way
         estimate = Estimate(value, value - NEAR, value + NEAR) if n > 1 else point(value)
         if measure == Measure.WITH:
+            # Tables hold the heads without a sink, so value and bounds are turned round.
             return {Measure.WITHOUT.named(): Estimate(1 - value, 1 - estimate.high, 1 - estimate.low)}
         return {measure.named(of): estimate}
 

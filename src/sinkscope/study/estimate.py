@@ -222,6 +222,7 @@ def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:
             executor.close()
         workers = executor.workers
     samples = None
+    # A model that was not timed may take any time, so no number of samples can be promised.
     if has_auto(study) and len(speeds) == len(study.models):
         samples = choose_samples(study, facts, speeds, workers)
     cells = outline(study, facts, samples, exact=False)

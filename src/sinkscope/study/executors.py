@@ -94,7 +94,7 @@ class Executor:
             left = again
             if tries == TRIES:
                 raise ShardFailedError(
-                    f"{left[0].name} ({left[0].cell.title}) lost its worker {TRIES} times; is there too little memory? What is "
+                    f"{left[0].name} ({left[0].cell.said}) lost its worker {TRIES} times; is there too little memory? What is "
                     "done is safe: run the same command again with fewer --workers"
                 )
 
@@ -128,7 +128,7 @@ class Executor:
 def take(job: Job, result: JobResult, finished: Finished) -> None:
     """Hand on what a worker sent back; raises ShardFailedError when it says that the job cannot be done."""
     if result.failure is not None:
-        raise ShardFailedError(f"{job.cell.title}: {result.failure}")
+        raise ShardFailedError(f"{job.cell.said}: {result.failure}")
     finished(job, result.value)
 
 

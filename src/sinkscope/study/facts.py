@@ -42,6 +42,7 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
             raise
         checkpoint = None
     source = without_mode(model.source)
+    # Known checkpoints can be planned for without being here.
     if checkpoint is None:
         known = {entry.source: (family, entry) for family in FAMILIES.values() for entry in family.known}
         if source not in known:

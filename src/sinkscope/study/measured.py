@@ -194,6 +194,7 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
             if control(name) is not None and damage in table and damage in masked
         }
         near = {name: ratio for name, ratio in ratios.items() if 1 / MOST_APART <= ratio <= MOST_APART}
+        # In logarithms: half the damage is as far from the policy's as twice the damage.
         name = min(near, key=lambda name: abs(math.log(near[name])), default="")
         estimates = {str(each): mean_interval(np.asarray(masked[each], dtype=np.float64)) for each in masked}
         if name:

@@ -334,7 +334,7 @@ class _Account:
                 lines = min(shard.cell.answers, sum(log.read_bytes().count(b"\n") for log in logs))
                 if lines > self.answers[shard.cell.id]:
                     self.answers[shard.cell.id] = lines
-                    self.progress.advance(self.done, shard.cell.title)
+                    self.progress.advance(self.done, shard.cell.said)
 
 
 def sandbox_line(cells: Sequence[Cell], kind: str) -> str:

@@ -463,6 +463,7 @@ def check_names(study: Study) -> None:
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
+    # First, because modules register names that are looked up below.
     import_modules(study.modules)
     families, tasks = [*FAMILIES, DIFFUSION], registry.names()
     for grid in study.grids:

@@ -255,6 +255,7 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
     known = [frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames]
     if not groups or not known:
         return pd.DataFrame()
+    # A row per measure, as the table of sinks has already.
     long = [
         frame
         if "measure" in frame

@@ -73,6 +73,7 @@ def evaluate(
     chosen = prepare(
         model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox
     )
+    # Only now: what was wrong with the task is told before minutes of reading weights.
     if not isinstance(model, Model):
         model = load(model)
     decoding = decoding_for(chosen, model.family) if decoding is None else decoding

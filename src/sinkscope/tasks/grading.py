@@ -114,6 +114,7 @@ def grade_run(
     kept = [] if again else list(run.grades)
     done = {grade.key for grade in kept}
     todo = [row for row in generations if row.key not in done]
+    # Graded anew, nothing is written before all are there, so one that is stopped leaves the old grades.
     for part in grade_in_parts(None if again else run, task, documents, todo):
         kept += part
         if progress is not None:

@@ -89,6 +89,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         begin = min(max(given, 2 * _most(runtime.policy)), length - 1)
         cache = model.new_cache()
         parts = []
+        # Tokens before the policy begins are read in one plain forward, those behind one by one: it looks at the step before.
         if begin > given:
             with Engine(model) as plain:
                 early = read(plain, begin - 1, begin - given)
@@ -170,6 +171,7 @@ def denoised(
     with _engine(model, ids, policy, keys, given) as engine:
         for step in range(steps):
             count = length // steps + (step < length % steps)
+            # What was decided holds the true token, whatever the model would have written.
             x = torch.where(left, engine.mask_id, ids)
             logits = decoding.predictions(engine, x, known, left)
             confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)

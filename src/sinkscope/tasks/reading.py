@@ -78,6 +78,7 @@ def read_texts(
             raise InputError(f"the text {name} has no token behind its start: give a longer one")
         by_length[min(len(tokens), reading.length)].append(name)
     read: dict[str, ReadText] = {}
+    # Texts of one length go together: without padding each is read as it would be alone.
     for length, names in by_length.items():
         given = length - min(reading.targets, length - 1)
         copies = reading.masks if isinstance(reading, MaskedReading) else 1

@@ -313,6 +313,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
             run.generations.open()
             run.grades.open()
             run._lock = lock
+        # Also when interrupted: a lock that stays would refuse the next run.
         except BaseException:
             lock.release()
             raise

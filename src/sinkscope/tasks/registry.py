@@ -94,6 +94,7 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
     else:
         raise InputError(f"unknown task {base!r}: {nearest(base, names())}, or a .jsonl file of your own")
     if sandbox != "auto" and made.runs_code and hasattr(made, "sandbox"):
+        # A copy: a registered task is shared by everyone who asks for it.
         made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
     return made
 

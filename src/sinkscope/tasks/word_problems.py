@@ -94,6 +94,7 @@ class Story:
 
 def chain(rng: Random) -> Draft:
     """A quantity and what happens to it, one event after the other."""
+    # Every draw is part of the task: in another order the same seed gives other problems.
     (who, other), thing = _some(rng, "people", 2), rng.choice(_data()["things"])
     story = Story(rng, who=who, other=other, thing=thing)
     if rng.random() < 0.6:

@@ -205,6 +205,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     if frame.edits:
         edits = "how often a token was changed after it was written"
         recorded["edited"] = Variable(columns, edits, "int16", 0)
+    # `received` is replaced: in a block loop only the active block's queries count.
     if frame.block is not None:
         recorded |= {
             "received": Variable(received, f"{share}, from the active block"),

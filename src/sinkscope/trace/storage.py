@@ -102,6 +102,7 @@ class Folder:
         check_free(self.out, overwrite)
         try:
             if self.folder.exists():
+                # Claimed before it is removed: another process may still be writing to it.
                 os.close(_claim(self.folder))
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True)

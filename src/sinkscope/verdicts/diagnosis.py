@@ -125,6 +125,7 @@ def diagnose(
             traces, epsilon=epsilon, rule=rule, scores=scores, tokenizer=tokenizer, categories=categories
         )
         title = " ".join(str(statistics.attrs.get(name, "")) for name in ("model", "policy")).strip()
+        # The same statistics at other thresholds: a verdict that another ε turns round is undecided.
         elsewhere = {at: estimates_of(table_of(each)) for at, each in by_setting(statistics).items()}
         told = f"ε = {statistics.attrs['epsilon']:g}, rule {statistics.attrs['rule']}"
         if not elsewhere:

@@ -96,6 +96,7 @@ def _loses_more(first: Measures, second: Measures, policy: str, rival: Measures)
             for measure, estimate in ((Measure.KEPT, share), *_about(measures, policy))
         )
     )
+    # Both must be testable: a mask that missed one model's sinks would make the other look needier.
     for measures in both:
         uncontrolled = None if f"random({policy})" in measures.runs else Reason.NO_CONTROL
         reason = _untestable(measures, policy) or uncontrolled or _missed(measures, policy)

@@ -35,6 +35,12 @@ MODEL = {
 }  # fmt: skip
 NEEDS = "needs its strongest sinks"
 """A question of studies beside those of `ss.diagnose`."""
+TO_MEASURE = {
+    "drains or hubs": "record norms: capture=ss.Capture(anatomy=True), or --anatomy",
+    "needs its strongest keys": "ss.diagnose(trace, unmasked=…, top1=…, random1=…)",
+    "needs its first tokens": "ss.diagnose(trace, unmasked=…, window=…, window_first=…)",
+}
+"""Question → what a reader can do where it was not measured."""
 LEAST = 8
 """With fewer documents no loss can be told from chance."""
 ROUNDING = 1e-9
@@ -121,6 +127,9 @@ def answer(verdict: Verdict) -> str:
 def short(verdict: Verdict) -> str:
     """The estimate, or why there is none, in a few words."""
     said = because(verdict) if verdict.reason == Reason.EPSILON else evidence(replace(verdict, numbers=()))
+    todo = TO_MEASURE.get(verdict.question) if said == Reason.NOT_MEASURED.value else None
+    if todo:
+        return f"{said} ({todo})"
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
 
 

@@ -40,6 +40,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
         axes[0][0].set_xscale("symlog", linthresh=1e-3)
         _lines(axes[0][1], shown[shown["section"] == "lens"], "reads a token due elsewhere")
         asked = shown[shown["section"] == "probe"]
+        # One layer is shown, the one in the middle where it was asked, else the last.
         layers = list(dict.fromkeys(residual[name].where for name in asked["measure"]))
         chosen = LAYER_WORDS[1] if LAYER_WORDS[1] in layers else layers[-1] if layers else ""
         asked = asked[asked["measure"].map(lambda name: residual[name].where == chosen).astype(bool)]

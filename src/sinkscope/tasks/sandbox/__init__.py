@@ -61,6 +61,7 @@ def run_many(
     """
     limits = Limits()
     rung = _checked(timeout, limits, sandbox)
+    # Models often write the same program again.
     different = list(dict.fromkeys(programs))
     readings = bounded.apply([("syntax-error", program.source) for program in different])
     known = {
