@@ -29,7 +29,7 @@ DECODINGS = {
 def test_it_predicts_what_was_written(name: str, seed: int | list[int]) -> None:
     model = ss.load(f"organism/{name}", device="cpu", dtype="float32")
     run = ss.generate(model, PROMPTS, DECODINGS[name], seed=seed)
-    check_read_out(model)
+    check_read_out(model, run)
     rows = []
     for seen in observe(model, run, 3):
         rows += seen.rows
