@@ -347,12 +347,14 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
             )))  # fmt: skip
 
     pairs: dict[tuple[str, str], dict[str, Array]] = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
+    for name in dict.fromkeys(name for of_prompt in parts for name in of_prompt):
         section, measure, place = name
         if section in (VECTOR, LABEL):
             continue
-        shape = next(part[name].shape for part in parts if name in part)
-        values = np.stack([part.get(name, np.full(shape, np.nan)) for part in parts]).astype(np.float64)
+        shape = next(of_prompt[name].shape for of_prompt in parts if name in of_prompt)
+        values = np.stack([of_prompt.get(name, np.full(shape, np.nan)) for of_prompt in parts]).astype(
+            np.float64
+        )
         if section == "heads":
             kinds = mean_known(list(values)).argmax(0)  # [L, H]
             for number, kind in enumerate(DESTINATIONS):
@@ -361,7 +363,7 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
             continue
         add(section, measure, place, values)
         if name == BY_ANGLE:
-            whole = np.stack([part[GAP] for part in parts]).astype(np.float64)
+            whole = np.stack([of_prompt[GAP] for of_prompt in parts]).astype(np.float64)
             add(section, "angle's part", place, values, whole)
         pairs.setdefault((section, measure), {})[place] = values
     for (section, measure), sides in pairs.items():

@@ -256,19 +256,24 @@ def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for _, group in asked.groupby(["model", "decoding_name", "scheme"], sort=False):
         scores = group.astype({"passed": float}).pivot_table("passed", STRATUM, "policy")
         policies = {
-            str(name): list(own.unique()) for name, own in group.groupby("name", sort=False)["policy"]
+            str(name): list(of_policy.unique())
+            for name, of_policy in group.groupby("name", sort=False)["policy"]
         }
         draws = {name: scores[columns].dropna() for name, columns in policies.items()}
         first: Any = group.drop_duplicates("name").set_index("name")[setting]
         about: dict[str, dict[str, Any]] = first.to_dict("index")
         plain = draws["none"].mean(axis=1) if "none" in draws else pd.Series(dtype=float)
-        for name, own in draws.items():
+        for name, of_policy in draws.items():
             compared = plain if name != "none" else plain[:0]
-            rows += [{**about[name], "policy": name, **row} for row in _rows(own.mean(axis=1), compared)]
+            rows += [
+                {**about[name], "policy": name, **row} for row in _rows(of_policy.mean(axis=1), compared)
+            ]
             kind = control(name)
-            if kind is not None and {"none", kind.like} <= draws.keys() and own.shape[1] >= LEAST_SEEDS:
-                known = {**about[kind.like], "policy": kind.like, "match": kind.match}
-                losses += [known | row for row in _compared(plain, draws[kind.like].mean(axis=1), own)]
+            if kind is not None and {"none", kind.like} <= draws.keys() and of_policy.shape[1] >= LEAST_SEEDS:
+                about_losses = {**about[kind.like], "policy": kind.like, "match": kind.match}
+                losses += [
+                    about_losses | row for row in _compared(plain, draws[kind.like].mean(axis=1), of_policy)
+                ]
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
 
