@@ -90,13 +90,13 @@ def sinkscope_attention(
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
     attended = attend_and_sum(scores, value, weights, s_aux is not None)
-    out, lse, lse_raw, kept = attended.output, attended.lse, attended.lse_raw, None
+    out, lse, lse_raw, kept_share = attended.output, attended.lse, attended.lse_raw, None
     over_keys = lse
     if key_mask is not None and lse is not None and key_mask.silence:
         if lse_raw is None:
             lse_raw = fused.raw_lse(scores, lse)
         lse_raw = with_sink(lse_raw, s_aux)
-        kept = (with_sink(lse, sink) - lse_raw).exp()
+        kept_share = (with_sink(lse, sink) - lse_raw).exp()
         lse = lse_raw
     elif lse is not None:
         lse = with_sink(lse, sink)
@@ -109,13 +109,13 @@ def sinkscope_attention(
         sums = {} if s_aux is not None else _sums(attended, classes)
         with context.measuring((query, key, value, out, lse, over_keys, visibility, key_mask)):
             changed = key_mask is not None or sink is not s_aux
-            if changed and lse is not None and over_keys is not None and kept is None:
+            if changed and lse is not None and over_keys is not None and kept_share is None:
                 if lse_raw is None:
                     lse_raw = fused.raw_lse(scores, over_keys)
                 lse_raw = with_sink(lse_raw, s_aux)
-                kept = (lse - lse_raw).exp()
+                kept_share = (lse - lse_raw).exp()
             call = AttentionCall(
-                layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept, sums, sink
+                layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept_share, sums, sink
             )  # fmt: skip
             if context.policy is not None:
                 context.policy.measure(call)

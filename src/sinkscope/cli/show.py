@@ -102,6 +102,7 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
     for row in table.to_dict("records"):
         if not everything and row["section"] not in SHORT:
             continue
+        # NaN differs from itself: there is no interval, or no value.
         interval = f"{row['low']:.3g} … {row['high']:.3g}" if row["low"] == row["low"] else ""
         value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
         note = f" ({row['note']})" if row["note"] else ""

@@ -200,19 +200,19 @@ def transferred(
     scores = confidence.masked_fill(~masked, float("-inf"))
     chosen = torch.zeros_like(masked)
     ties = torch.zeros(len(masked), dtype=torch.long)
-    for row, own in enumerate(scores):
+    for row, row_scores in enumerate(scores):
         count = counts if isinstance(counts, int) else counts[row]
-        high = own > (float("inf") if threshold is None else threshold)
+        high = row_scores > (float("inf") if threshold is None else threshold)
         if threshold is not None and int(high.sum()) >= count:
             chosen[row] = high
             continue
         if not (count := count if overflow else min(count, int(masked[row].sum()))):
             continue
-        best = torch.topk(own, count).indices
+        best = torch.topk(row_scores, count).indices
         chosen[row, best] = True
         # The best of those that were not chosen; −inf: every masked position was, so nothing was tied.
-        rest = own.masked_fill(chosen[row], float("-inf")).amax()
-        ties[row] = int((chosen[row] & (own == rest) & (rest > float("-inf"))).sum())
+        rest = row_scores.masked_fill(chosen[row], float("-inf")).amax()
+        ties[row] = int((chosen[row] & (row_scores == rest) & (rest > float("-inf"))).sum())
     return chosen, ties
 
 

@@ -167,17 +167,17 @@ class Engine:
     def _context(self, request: Request, beside: Any) -> ForwardContext:
         """What is wanted of a forward: built before it, for both branches of a guided one."""
         keys, places = request.state.shape[1], request.places
-        own = (self.real if request.real is None else request.real) if places is None else places.visible
-        real = own = None if own is None else own[:, :keys]
-        if request.twin is not None and (own is not None or request.twin[1] is not None):
+        own_real = (self.real if request.real is None else request.real) if places is None else places.visible
+        real = own_real = None if own_real is None else own_real[:, :keys]
+        if request.twin is not None and (own_real is not None or request.twin[1] is not None):
             full = torch.ones_like(request.ids, dtype=torch.bool)
             twin = request.twin[1]
-            real = torch.cat([full if own is None else own, full if twin is None else twin])
+            real = torch.cat([full if own_real is None else own_real, full if twin is None else twin])
         if self.policy is not None:
             self.policy.begin(self._of_policy(request))
         queries: Mapping[str, Tensor] = {}
         if self.recorder is not None:
-            queries = self.recorder.begin(request, own, self.model.ids.mask)
+            queries = self.recorder.begin(request, own_real, self.model.ids.mask)
         return self.model.context(
             real, policy=self.policy, recorder=self.recorder, queries=queries, newest=places is not None, beside=beside,
             block=request.block, causal=request.causal, pattern=request.pattern, soft=request.soft, active=request.active,

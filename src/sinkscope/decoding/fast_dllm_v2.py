@@ -119,16 +119,16 @@ class FastDllmDecoding(Decoding):
             raise InputError(
                 "block_cache=True is a cache of the active block: it does not go with cache=False"
             )
-        prompt, known = ids.shape[1], engine.prompts
+        prompt, prompts = ids.shape[1], engine.prompts
         blocks = Blocks(engine, self.block, BLOCK)
-        x = ids.new_full((len(ids), self.columns(known.longest)), -1)
+        x = ids.new_full((len(ids), self.columns(prompts.longest)), -1)
         x[:, :prompt] = ids
-        first = known.shortest // self.block * self.block
+        first = prompts.shortest // self.block * self.block
         hidden = blocks.prefill(x, first, needed=prompt == first)
         if hidden is not None and prompt == first:
             x[:, prompt] = engine.model.head(hidden[:, -1]).argmax(-1)
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        if known.alone:
+        if prompts.alone:
             alive = x[:, prompt] != self.stop_id(engine.model)
         self._open(x, first, prompt, alive, engine.mask_id)
         return x, self._steps(blocks, x, prompt, alive, streams)
@@ -142,17 +142,17 @@ class FastDllmDecoding(Decoding):
     def _steps(
         self, blocks: Blocks, x: Tensor, prompt: int, alive: Tensor, streams: Streams | None
     ) -> Iterator[Step]:
-        known, model, mask_id = blocks.engine.prompts, blocks.engine.model, blocks.engine.mask_id
+        prompts, model, mask_id = blocks.engine.prompts, blocks.engine.model, blocks.engine.mask_id
         stop = self.stop_id(model)
-        blocks_in_all = known.longest // self.block + self.length // self.block
-        for index in range(known.shortest // self.block, blocks_in_all):
+        blocks_in_all = prompts.longest // self.block + self.length // self.block
+        for index in range(prompts.shortest // self.block, blocks_in_all):
             end = (index + 1) * self.block
-            opened = _first_open(x, end - self.block, mask_id) if known.alone else prompt
+            opened = _first_open(x, end - self.block, mask_id) if prompts.alone else prompt
             ended = torch.zeros_like(alive)
             for step, stopped in self._denoise(blocks, x, end, opened, alive, streams):
                 x, ended = step.after, ended | stopped
                 yield step
-            if known.alone:
+            if prompts.alone:
                 left = (x[:, end - self.block : end] == mask_id).any(1)
                 alive = alive & ~left & ~complete(x[:, opened:end], stop, mask_id)
                 if not bool(alive.any()):
@@ -163,13 +163,13 @@ class FastDllmDecoding(Decoding):
             if hidden is None:
                 raise RuntimeError("the next token needs the block's forward")
             token = torch.where(
-                ended & (not known.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1)
+                ended & (not prompts.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1)
             )
             after = x.clone()
-            if known.alone or known.longest <= end + 1 or prompt < end:
+            if prompts.alone or prompts.longest <= end + 1 or prompt < end:
                 # In a batch, while longer prompts still have tokens here, only rows whose own prompt has ended take theirs.
                 after[:, end] = torch.where(alive, token, x[:, end])
-            goes_on = alive & ~(ended if not known.alone else (after[:, prompt : end + 1] == stop).any(1))
+            goes_on = alive & ~(ended if not prompts.alone else (after[:, prompt : end + 1] == stop).any(1))
             if index + 1 < blocks_in_all:
                 self._open(after, end, prompt, goes_on, mask_id)
             yield store_step(x, after, alive, mask_id)

@@ -171,7 +171,7 @@ class Llada2Decoding(Decoding):
         """The steps of one block of 2.1: as many as it takes."""
         end, mask_id = start + self.block, blocks.engine.mask_id
         post = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        given = torch.arange(start, end, device=x.device) < rows.prompt
+        in_prompt = torch.arange(start, end, device=x.device) < rows.prompt
         going = rows.alive.clone()
         for _ in range(self.block_steps):
             masked = x[:, start:end] == mask_id
@@ -183,7 +183,7 @@ class Llada2Decoding(Decoding):
             tokens, confidence = self._candidates(blocks, x, end, going, streams)
             chosen, ties = transferred(confidence, masked, self.num_to_transfer, self.threshold)
             better = confidence > float(self.editing_threshold or 0.0)
-            edited = ~masked & ~given & better & (tokens != x[:, start:end])
+            edited = ~masked & ~in_prompt & better & (tokens != x[:, start:end])
             step = block_step(x, start, tokens, confidence, chosen | edited, ties, going, mask_id)
             x = step.after
             yield step

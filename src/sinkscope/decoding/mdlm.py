@@ -116,7 +116,7 @@ def transfers(masks: int, steps: int, draw: Callable[[int, Tensor], int] | None 
     >>> transfers(8, 5)
     [2, 2, 1, 2, 1]
     """
-    found = []
+    counts = []
     for step in range(steps):
         now, then = (
             torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1)
@@ -125,6 +125,6 @@ def transfers(masks: int, steps: int, draw: Callable[[int, Tensor], int] | None 
         due = 1 - ((1 - (1 - then)) / (1 - (1 - now))).double()
         count = min(int(torch.round(masks * due)) if draw is None or not masks else draw(masks, due), masks)
         if count:
-            found.append(count)
+            counts.append(count)
         masks -= count
-    return found
+    return counts

@@ -128,15 +128,15 @@ class Bd3lmDecoding(Decoding):
     def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
         blocks, pad, mask_id = Blocks(engine, self.block), _pad(engine.model), engine.mask_id
         ends = torch.tensor(engine.model.ids.eos, dtype=torch.long, device=x.device)
-        given = torch.zeros_like(x, dtype=torch.bool)
-        given[:, :prompt] = x[:, :prompt] != pad
+        prompt_tokens = torch.zeros_like(x, dtype=torch.bool)
+        prompt_tokens[:, :prompt] = x[:, :prompt] != pad
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         alone = engine.prompts.alone
         for start in range(prompt, x.shape[1], self.block):
             end = min(start + self.block, x.shape[1])
             real = x != pad
             engine.padding = int((~real[:, :start]).sum(1).max())
-            asked = partial(self._request, x, given, mask_id, real)
+            asked = partial(self._request, x, prompt_tokens, mask_id, real)
             read = (
                 blocks.prefill(x, start, self.shifted, **asked(slice(0, start)))
                 if start == prompt
@@ -151,7 +151,7 @@ class Bd3lmDecoding(Decoding):
                 going = alive & (torch.tensor(counts, device=x.device) > 0) if alone else alive
                 if not bool(going.any()):
                     break
-                seen = self._request(x, given, mask_id, real, slice(blocks.stored, end))
+                seen = self._request(x, prompt_tokens, mask_id, real, slice(blocks.stored, end))
                 hidden = blocks.denoise(x, end, going, size=end - start, **seen)
                 logits = self._logits(engine, hidden)
                 if before is not None:

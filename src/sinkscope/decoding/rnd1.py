@@ -107,19 +107,19 @@ class Rnd1Decoding(Decoding):
         """
         if not left:
             return open_[0]
-        kept = torch.zeros_like(open_[0])
+        picked = torch.zeros_like(open_[0])
         largest = torch.finfo(scores.dtype).max
         if self.eb_gamma is not None:
             order = torch.sort((-scores).masked_fill(~open_, largest), dim=-1).indices
             ordered = entropy.gather(1, order)
             within = (ordered.cumsum(-1) - ordered.cummax(-1).values) <= self.eb_gamma
-            kept[order[0, : int(within.sum())]] = True
-            return kept
+            picked[order[0, : int(within.sum())]] = True
+            return picked
         # As many as officially, in float32, of all that were open at the beginning.
         count = int((torch.tensor([self.length]) * (left / self.steps)).long())
         if count:
-            kept[torch.topk(entropy.masked_fill(~open_, -largest), count, dim=-1).indices[0]] = True
-        return ~kept
+            picked[torch.topk(entropy.masked_fill(~open_, -largest), count, dim=-1).indices[0]] = True
+        return ~picked
 
     def _predictions(
         self, engine: Engine, x: Tensor, streams: Streams | None, alive: Tensor

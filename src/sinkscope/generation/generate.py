@@ -69,7 +69,7 @@ def generate(
             stream and equals its run alone.
         attention_mask: [B, P], 0 in padding: on the left; of block diffusion and A2D models on the right.
         out: a path ending in .zarr.zip; the trace streams there instead of staying in memory.
-        unconditional: (ids, attention_mask) of the unconditional twin, for image guidance.
+        unconditional: (ids, attention_mask) of the unconditional prompt, for image guidance.
         progress: called after every step.
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.

@@ -178,7 +178,7 @@ class _Pair:
                 where[:, column] = alive
                 selectable, count = where, alive.long().tolist()
                 fed = 0 if step == 0 else column - 1
-                one, two = (
+                plain, masked = (
                     next_logits(engine, x, column, fed, cache)[alive]
                     for engine, cache in zip((self.plain, self.masked), caches, strict=True)
                 )
@@ -186,11 +186,11 @@ class _Pair:
                 where = (x == self.plain.mask_id) & alive[:, None]
                 selectable = where & self.decoding.reachable(x, self.prompt, step)
                 count = ((states[step + 1] != x) & where).sum(1).tolist()
-                one, two = (
+                plain, masked = (
                     self.decoding.predictions(engine, x, written, where)
                     for engine in (self.plain, self.masked)
                 )
-            yield self._differences(one, two, where, selectable, count, alive)
+            yield self._differences(plain, masked, where, selectable, count, alive)
 
     def _differences(
         self, one: Tensor, two: Tensor, where: Tensor, selectable: Tensor, count: list[int], alive: Tensor

@@ -145,8 +145,8 @@ class Graphs:
 
     def _adopted(self, kind: Hashable, roots: Sequence[Any]) -> Captured | None:
         """A graph of an earlier generation that stood where this one stands now, bound to it."""
-        kept = _KEPT.get(self._network, [])
-        candidates = [self._bundle] if self._bundle is not None else kept[::-1]
+        kept_bundles = _KEPT.get(self._network, [])
+        candidates = [self._bundle] if self._bundle is not None else kept_bundles[::-1]
         candidates = [one for one in candidates if kind in one.graphs and kind not in self._bound]
         if not candidates:
             return None
@@ -158,7 +158,7 @@ class Graphs:
                 continue
             if state.moves_into(graph.before, bound):
                 if bundle is not self._bundle:
-                    kept.remove(bundle)
+                    kept_bundles.remove(bundle)
                 self._bundle = bundle
                 state.move_into(graph.before)
                 put(roots, graph.after)

@@ -147,6 +147,8 @@ def forward_inside(
             inside.residual(layer, hidden if changed is None else changed)
         return changed
 
+    # With both, rows are there twice: the stream keeps plain ones in front and changed ones behind them, whose keys and values
+    # the editor takes over; what is returned are the first.
     doubled = editor is not None and stream is not None
     wide = torch.cat([real, real]) if doubled and real is not None else real
     context = replace(model.context(wide, recorder=inside if record else None), editor=editor)

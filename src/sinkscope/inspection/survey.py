@@ -107,7 +107,7 @@ def survey(
     check_read_out(model, run)
     source, turn = (run, 1) if other is None else (other, 0)
     numbers = chosen_steps(run, steps)
-    found: list[dict[Name, list[Array]]] = [{} for _ in range(rows)]
+    by_row: list[dict[Name, list[Array]]] = [{} for _ in range(rows)]
     done = 0
     for place, number in enumerate(numbers):
         strongest = all_donors(model, source, same_share(run, source, number))
@@ -118,16 +118,16 @@ def survey(
         # Three streams side by side: the next step and the block's first are read for the same rows as this one.
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
-            own = [donor[:, seen.rows] for donor in donors]
-            values = _step(seen, after, start, own, tuned, place, len(numbers)) | _labels(run, seen)
+            row_donors = [donor[:, seen.rows] for donor in donors]
+            values = _step(seen, after, start, row_donors, tuned, place, len(numbers)) | _labels(run, seen)
             done += len(seen.rows)
             if progress is not None:
                 progress(done, rows * len(numbers))
             for index, row in enumerate(seen.rows):
                 for name, value in values.items():
-                    found[row].setdefault(name, []).append(value[index])
+                    by_row[row].setdefault(name, []).append(value[index])
     parts = []
-    for row, lists in enumerate(found):
+    for row, lists in enumerate(by_row):
         part = {
             name: np.stack(v) if name.section in (VECTOR, LABEL) else mean_known(v)
             for name, v in lists.items()
@@ -149,39 +149,39 @@ def _step(
     place: int, count: int,
 ) -> Part:  # fmt: skip
     """Arrays [B, …] for one step."""
-    found: dict[Name, Tensor] = {}  # [L, B] or [B]
+    measured: dict[Name, Tensor] = {}  # [L, B] or [B]
     if after is not None:
         drift = movement(seen, after)
         for name, (to, where) in product(("key", "value"), WHERE.items()):
-            found[Name("movement", f"drift of the {name}", to)] = drift[f"{name} {where}"]
+            measured[Name("movement", f"drift of the {name}", to)] = drift[f"{name} {where}"]
     for name, value in union(seen).items():
-        found[Name("union", f"keys for a block, per k = {TOP}", name)] = value
+        measured[Name("union", f"keys for a block, per k = {TOP}", name)] = value
     if start is not None:
         for name, value in over_time(start, seen).items():
-            found[Name("foresight", "from the block's first step", name)] = value
+            measured[Name("foresight", "from the block's first step", name)] = value
     for name, value in over_depth(seen).items():
-        found[Name("foresight", "of the sinks behind", name)] = value
+        measured[Name("foresight", "of the sinks behind", name)] = value
     shares = destinations(seen)
     for name in (*DESTINATIONS, "sinks"):
-        found[Name("attention", "share to", name)] = shares[name].mean(2)
+        measured[Name("attention", "share to", name)] = shares[name].mean(2)
     beyond = torch.stack([shares[name] - shares[f"even: {name}"] for name in DESTINATIONS])  # [4, L, B, H]
     score = scores(seen)
     for name, (to, where) in product(("key length", "cosine"), WHERE.items()):
-        found[Name("scores", name, to)] = score[f"{name} {where}"]
+        measured[Name("scores", name, to)] = score[f"{name} {where}"]
     for name in ("query length", "gap", "gap by angle"):
-        found[Name("scores", name, "all")] = score[name]
+        measured[Name("scores", name, "all")] = score[name]
     sleeping = dormant(seen)
-    found |= {Name("dormant", name, "all"): sleeping[name] for name in ("heads", "sink heads")}
+    measured |= {Name("dormant", name, "all"): sleeping[name] for name in ("heads", "sink heads")}
     for to, name in zip(PLACES, ("cost", "cost of others"), strict=True):
-        found[Name("dormant", "cost of zeroing", to)] = sleeping[name]
+        measured[Name("dormant", "cost of zeroing", to)] = sleeping[name]
     large = channels(seen)
     when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
     for to, where in WHERE.items():
-        found[Name("channels", f"largest entry{when}", to)] = large[where]
-    found[Name("channels", "in the largest channel", "sinks")] = large["same channel"]
-    found[Name("channels", "massive", "all")] = large["massive"]
-    found |= _patches(seen, donors)
-    values = {name: value.movedim(-1, 0).cpu().numpy() for name, value in found.items()}
+        measured[Name("channels", f"largest entry{when}", to)] = large[where]
+    measured[Name("channels", "in the largest channel", "sinks")] = large["same channel"]
+    measured[Name("channels", "massive", "all")] = large["massive"]
+    measured |= _patches(seen, donors)
+    values = {name: value.movedim(-1, 0).cpu().numpy() for name, value in measured.items()}
     values[Name("heads", "beyond even", "all")] = beyond.movedim(2, 0).cpu().numpy()
     values |= _lens(seen, "lens", None)
     if tuned is not None:
@@ -196,23 +196,23 @@ def patched(patch: str, measure: str) -> str:
 
 def _patches(seen: Observation, donors: list[Tensor]) -> dict[Name, Tensor]:
     strongest, ordinary = donors
-    found = {}
-    own = donors_of(seen, ordinary=True)
+    measured = {}
+    ordinary_vectors = donors_of(seen, ordinary=True)
     for name, what, source, kind in PATCHES:
         for to, where in zip(PLACES, places(seen), strict=True):
             if kind is not None:
                 where = where & (seen.kind[:, None] == kind)
             other = strongest if to == "sinks" else ordinary
-            vectors = {"nothing": None, "ordinary": own, "other": other}[source]
+            vectors = {"nothing": None, "ordinary": ordinary_vectors, "other": other}[source]
             empty = ~where.flatten(2).any(-1).any(0)
             changed = dict.fromkeys(SHOWN, torch.zeros_like(empty, dtype=torch.float64))
             if not bool(empty.all()):
                 changed = effects(seen, patched_logits(seen, where, vectors, what), where)
             for measure in SHOWN:
-                found[Name("patch", patched(name, measure), to)] = changed[measure].masked_fill(
+                measured[Name("patch", patched(name, measure), to)] = changed[measure].masked_fill(
                     empty, float("nan")
                 )
-    return found
+    return measured
 
 
 def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> Part:
@@ -235,20 +235,20 @@ def probe_layers(layers: int) -> tuple[int, ...]:
 def _vectors(seen: Observation) -> Part:
     """What probes read: Float32 [B, layers, 3, features]: at a layer's strongest sink, at a random non-sink of its kind, and at
     the first non-sink of its kind: one place, as a sink that is always the same token is."""
-    kept = list(probe_layers(len(seen.calls)))
-    sinks = seen.layer_sinks[kept]
-    best = seen.strength[kept].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
+    probed = list(probe_layers(len(seen.calls)))
+    sinks = seen.layer_sinks[probed]
+    best = seen.strength[probed].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
     strongest = torch.zeros_like(sinks).scatter(-1, best, True) & sinks
-    hidden = seen.judged[kept].masked_fill(sinks & ~strongest, -1)
+    hidden = seen.judged[probed].masked_fill(sinks & ~strongest, -1)
     other = matched(strongest, hidden, [key + 5 for key in seen.keys])
-    kind = torch.where(strongest, seen.judged[kept], -2).amax(-1, keepdim=True)
+    kind = torch.where(strongest, seen.judged[probed], -2).amax(-1, keepdim=True)
     candidates = (hidden == kind) & ~strongest
     fixed = candidates & (candidates.cumsum(-1) == 1)
-    found = {}
+    read_vectors = {}
     rows = torch.arange(len(seen.rows), device=best.device)
     for name in VECTORS:
         stacked = []
-        for index, layer in enumerate(kept):
+        for index, layer in enumerate(probed):
             inside = seen.calls[layer]
             vectors = seen.residual[layer]
             if name != "residual":
@@ -258,8 +258,8 @@ def _vectors(seen: Observation) -> Part:
                 vector = vectors[rows, where.long().argmax(-1)].float()
                 each.append(vector.masked_fill(~where.any(-1)[:, None], float("nan")))
             stacked.append(torch.stack(each, 1))
-        found[Name("vectors", name)] = torch.stack(stacked, 1).cpu().numpy()
-    return found
+        read_vectors[Name("vectors", name)] = torch.stack(stacked, 1).cpu().numpy()
+    return read_vectors
 
 
 def _labels(run: Run, seen: Observation) -> Part:
@@ -347,12 +347,14 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
             )))  # fmt: skip
 
     pairs: dict[tuple[str, str], dict[str, Array]] = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
+    for name in dict.fromkeys(name for of_prompt in parts for name in of_prompt):
         section, measure, place = name
         if section in (VECTOR, LABEL):
             continue
-        shape = next(part[name].shape for part in parts if name in part)
-        values = np.stack([part.get(name, np.full(shape, np.nan)) for part in parts]).astype(np.float64)
+        shape = next(of_prompt[name].shape for of_prompt in parts if name in of_prompt)
+        values = np.stack([of_prompt.get(name, np.full(shape, np.nan)) for of_prompt in parts]).astype(
+            np.float64
+        )
         if section == "heads":
             kinds = mean_known(list(values)).argmax(0)  # [L, H]
             for number, kind in enumerate(DESTINATIONS):
@@ -361,7 +363,7 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
             continue
         add(section, measure, place, values)
         if name == BY_ANGLE:
-            whole = np.stack([part[GAP] for part in parts]).astype(np.float64)
+            whole = np.stack([of_prompt[GAP] for of_prompt in parts]).astype(np.float64)
             add(section, "angle's part", place, values, whole)
         pairs.setdefault((section, measure), {})[place] = values
     for (section, measure), sides in pairs.items():

@@ -224,7 +224,7 @@ def expert_parts(network: Any, merged: bool = False) -> dict[str, StoredParts]:
         network: on the meta device.
         merged: gate, up and down of all experts of a layer are one stored tensor [experts, …] each; otherwise each expert's are.
     """
-    found: dict[str, StoredParts] = {}
+    parts_of: dict[str, StoredParts] = {}
     for index, layer in enumerate(network.model.layers):
         experts = getattr(layer.mlp, "experts", None)
         if experts is None:
@@ -238,7 +238,7 @@ def expert_parts(network: Any, merged: bool = False) -> dict[str, StoredParts]:
         for name, (leaf, stack, place) in stored.items():
             for part, rows in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
                 piece = (..., f"{owner}.gate_up_proj", (place, rows))
-                found[f"{name}.{part}{leaf}"] = StoredParts((*stack, half, width), (piece,))
+                parts_of[f"{name}.{part}{leaf}"] = StoredParts((*stack, half, width), (piece,))
             piece = (..., f"{owner}.down_proj", place)
-            found[f"{name}.down_proj{leaf}"] = StoredParts((*stack, width, half), (piece,))
-    return found
+            parts_of[f"{name}.down_proj{leaf}"] = StoredParts((*stack, width, half), (piece,))
+    return parts_of

@@ -312,7 +312,7 @@ def fill(
     parts = parts or {}
     wanted = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     shapes = {name: tuple(wanted[target].shape) for name, target in names.items()}
-    shapes |= {name: part.shape for name, part in parts.items()}
+    shapes |= {name: stored.shape for name, stored in parts.items()}
     missing = sorted(name for name in shapes if name not in checkpoint.shapes)
     unexpected = sorted(name for name in checkpoint.shapes if name not in shapes)
     misshapen = sorted(
@@ -322,7 +322,7 @@ def fill(
     )
     complain(checkpoint.source, missing, unexpected, misshapen)
     room = dict({} if make_room is None else make_room())
-    for target in {target for part in parts.values() for _, target, _ in part.pieces}:
+    for target in {target for stored in parts.values() for _, target, _ in stored.pieces}:
         if target not in room:
             room[target] = torch.empty(wanted[target].shape, device=device, dtype=dtype)
         # The parameter gets its memory now and its values below, piece by piece.

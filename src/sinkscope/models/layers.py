@@ -40,9 +40,9 @@ def decoder_layers(network: nn.Module, last: int) -> nn.ModuleList:
 def layer_lists(network: nn.Module, last: int) -> list[nn.ModuleList]:
     """The decoder layers; of DiffusionGemma those of the encoder, and those of the decoder, which share their weights."""
     lists = [
-        part
-        for part in network.modules()
-        if isinstance(part, nn.ModuleList) and len(part) > last and _attends(part[0])
+        modules
+        for modules in network.modules()
+        if isinstance(modules, nn.ModuleList) and len(modules) > last and _attends(modules[0])
     ]
     if not lists:
         raise CheckpointError(
@@ -50,9 +50,9 @@ def layer_lists(network: nn.Module, last: int) -> list[nn.ModuleList]:
         )
     first = lists[0]
     return [
-        part
-        for part in lists
-        if len(part) == len(first) and type(part[0]).__module__ == type(first[0]).__module__
+        modules
+        for modules in lists
+        if len(modules) == len(first) and type(modules[0]).__module__ == type(first[0]).__module__
     ]
 
 

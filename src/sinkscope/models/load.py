@@ -181,22 +181,22 @@ def resolve_device(device: str) -> torch.device:
             return torch.device("cuda", torch.cuda.current_device())
         return torch.device("cpu")
     try:
-        found = torch.device(name)
+        asked = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"device {name!r} is not known; use auto, cpu, cuda, cuda:0 or mps") from error
-    if found.type == "cuda":
+    if asked.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(
                 "device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto"
             )
-        if found.index is not None and found.index >= torch.cuda.device_count():
+        if asked.index is not None and asked.index >= torch.cuda.device_count():
             raise InputError(
                 f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs"
             )
-        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
-    if found.type == "mps" and not torch.backends.mps.is_available():
+        return torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
+    if asked.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use device cpu or auto")
-    return found
+    return asked
 
 
 def resolve_dtype(dtype: Any, device: torch.device, checkpoint: Checkpoint) -> torch.dtype:

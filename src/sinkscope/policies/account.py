@@ -88,7 +88,7 @@ def account_of(
         share = _hidden_share(torch.stack(kept), layers[0].weights)
     elif kept:
         share = torch.stack(
-            [nothing if one.kept is None else _hidden_share(one.kept, one.weights) for one in layers]
+            [nothing if layer.kept is None else _hidden_share(layer.kept, layer.weights) for layer in layers]
         )
     if any(layer.keys is not None for layer in layers):
         none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
@@ -110,7 +110,7 @@ def account_of(
     strongest, removed = torch.where(some, strongest, float("nan")), torch.where(some, removed, 0.0)
     absorbed, indices = (
         torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
-        tuple(one.index for one in layers),
+        tuple(layer.index for layer in layers),
     )
     return StepAccount(
         share, caught, sinks.sum(-1), strongest, removed, absorbed, keys_of, raw, acted, indices

@@ -148,20 +148,20 @@ class LayerView:
         """Bool like scores Float [N, h, K]: the keys that are sinks, by what was measured so far where queries differ in keys."""
         runtime = self.runtime
         if runtime.causal and rule.waits:
-            found = runtime.sinks.distant(epsilon, rule.scope)  # [layer, B, h, K]
+            sinks = runtime.sinks.distant(epsilon, rule.scope)  # [layer, B, h, K]
         elif runtime.causal and runtime.step > 0:
-            found = runtime.sinks.distant(epsilon, rule.scope)[runtime.scores.layers("raw").index(self.layer)]
+            sinks = runtime.sinks.distant(epsilon, rule.scope)[runtime.scores.layers("raw").index(self.layer)]
         elif runtime.causal:
-            found = forward_sinks(*self._unmasked(), epsilon, rule.scope != "head")
+            sinks = forward_sinks(*self._unmasked(), epsilon, rule.scope != "head")
         elif (telling := runtime.telling(self.visibility)) is not None:
             if rule.waits:
-                found = runtime.sinks.in_blocks(scores, epsilon, self.score(rule) == "sum")
+                sinks = runtime.sinks.in_blocks(scores, epsilon, self.score(rule) == "sum")
             else:
-                found = block_sinks(scores, in_blocks(self.visibility, telling, self.device), epsilon)
+                sinks = block_sinks(scores, in_blocks(self.visibility, telling, self.device), epsilon)
         else:
             return torch_sinks_of(scores, epsilon)
-        found = torch.nn.functional.pad(found, (0, scores.shape[-1] - found.shape[-1]))
-        return found.reshape(scores.shape)
+        sinks = torch.nn.functional.pad(sinks, (0, scores.shape[-1] - sinks.shape[-1]))
+        return sinks.reshape(scores.shape)
 
     def previous_scores(self, kind: str, scope: str) -> Tensor | None:
         """Float [B, h, K]: scores of the previous step over the present keys; new keys have none. None: no step before."""

@@ -39,15 +39,17 @@ class MaskKeys(FixedRule):
     by_column: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        given = self.chosen
-        if isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
-            given = dict(given)
-        if not isinstance(given, Mapping):
+        columns_of = self.chosen
+        if isinstance(columns_of, tuple) and all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in columns_of
+        ):
+            columns_of = dict(columns_of)
+        if not isinstance(columns_of, Mapping):
             raise InputError(
                 f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}"
             )
         cleaned = []
-        for layer, columns in given.items():
+        for layer, columns in columns_of.items():
             if isinstance(columns, (str, int)) or not isinstance(columns, Iterable):
                 raise InputError(
                     f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}"

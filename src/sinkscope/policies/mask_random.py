@@ -158,8 +158,8 @@ class MaskRandom(Rule):
         allowed = view.candidates(self.like, scores)
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen, allowed = (part.expand(view.rows, width, -1) for part in (chosen, allowed))
-        kept: Draw | None = view.recall()
-        before = kept
+        last_draw: Draw | None = view.recall()
+        before = last_draw
         if before is None:
             nothing = torch.zeros_like(chosen)
             before = Draw(nothing, nothing, torch.full(chosen.shape[:2], -1, device=view.device))
@@ -179,7 +179,7 @@ class MaskRandom(Rule):
         latest = Draw(chosen, keys, step)
         # A row that waits for others draws when its turn has come.
         latest = latest if view.taking is None else latest.where(view.taking, before)
-        view.remember(latest.kept_in(kept))
+        view.remember(latest.kept_in(last_draw))
         return keys.expand(view.rows, view.heads if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:

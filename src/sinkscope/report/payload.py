@@ -134,7 +134,7 @@ def _check_heads(data: xr.Dataset, name: str, heads: Sequence[tuple[int, int]]) 
         raise InputError(
             "this trace holds means over heads (level 'layers'), so no head can be embedded; leave out heads"
         )
-    found = []
+    indices = []
     for layer, head in heads:
         have = {dim: labels(data, dim).tolist() for dim in ("layer", "head")}
         for dim, wanted in (("layer", layer), ("head", head)):
@@ -142,8 +142,8 @@ def _check_heads(data: xr.Dataset, name: str, heads: Sequence[tuple[int, int]]) 
                 raise InputError(
                     f"{dim} {wanted} is not in this trace; it has {have[dim][0]} to {have[dim][-1]}"
                 )
-        found.append((have["layer"].index(layer), have["head"].index(head)))
-    return found
+        indices.append((have["layer"].index(layer), have["head"].index(head)))
+    return indices
 
 
 def _view(
@@ -220,16 +220,16 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
         # Times the keys that a query sees: 1 is uniform attention in every row.
         maps[:, :, slot] = np.where(visible, cell * seen[:, None], np.nan)
     cells = len(steps) * K * K
-    found: dict[str, Any] = {
+    embedded: dict[str, Any] = {
         "steps": [where[step] for step in steps],
         "mean": pack_coded(maps.mean(axis=(0, 1))),
     }
     if cells * L <= MAP_CELLS:
-        found["layers"] = pack_coded(maps.mean(axis=1))
+        embedded["layers"] = pack_coded(maps.mean(axis=1))
     if cells * L * H <= MAP_CELLS:
-        found["heads"] = pack_coded(maps)
-    found["full"] = {f"{layer}:{head}": pack_coded(maps[layer, head]) for layer, head in chosen}
-    return {"maps": found}
+        embedded["heads"] = pack_coded(maps)
+    embedded["full"] = {f"{layer}:{head}": pack_coded(maps[layer, head]) for layer, head in chosen}
+    return {"maps": embedded}
 
 
 def _shares(data: xr.Dataset) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
     learned = None
     if "learned_sink" in data:
         learned = f"{float(data['learned_sink'].mean()):.1%} of attention goes to them, and to no token"
-    found = [
+    facts = [
         ("family", attributes.get("family")),
         ("learned sinks", learned),
         ("decoding", options),
@@ -280,7 +280,7 @@ def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
         ("weights", str(attributes.get("weights_digest") or "")[:16]),
         ("recorded", attributes.get("recorded")),
     ]
-    return [[key, str(value)] for key, value in found if value not in (None, "")]
+    return [[key, str(value)] for key, value in facts if value not in (None, "")]
 
 
 def _scores(
@@ -300,30 +300,30 @@ def _scores(
     full = {cell: np.full((T, K), np.nan, dtype=np.float32) for cell in chosen}
     least, unknown = np.inf, False
     for _, t, rows, state, judged in judged_steps(judge):
-        part = judged.score.astype(np.float32, copy=False)
-        if np.isinf(part).any():
+        score = judged.score.astype(np.float32, copy=False)
+        if np.isinf(score).any():
             raise InputError(
                 f"this trace holds infinite scores in {name!r}, so it is damaged or was recorded with an overflow; record it "
                 "again, with --dtype float32 or bfloat16"
             )
-        real = ~np.isnan(part)
-        filled = np.where(real, part, np.float32(0))
+        real = ~np.isnan(score)
+        filled = np.where(real, score, np.float32(0))
         count = real.sum(axis=1)
         layers[rows, t] = filled.sum(axis=1, dtype=np.float64) / np.where(count > 0, count, np.nan)
         total[rows] += filled
         seen[rows] += real
-        top = _strongest(np.where(real, part, np.float32(-1)), keep)
-        keys[rows, :, t], values[rows, :, t] = top, np.take_along_axis(part, top, axis=-1)
-        limit = np.broadcast_to(judged.base + epsilon * judged.slope, part.shape)
+        top = _strongest(np.where(real, score, np.float32(-1)), keep)
+        keys[rows, :, t], values[rows, :, t] = top, np.take_along_axis(score, top, axis=-1)
+        limit = np.broadcast_to(judged.base + epsilon * judged.slope, score.shape)
         least = min(least, float(np.min(limit, where=judged.known, initial=np.inf)))
         unknown |= bool((state.real[t] & ~judged.known).any())
         for (layer, head), array in full.items():
             if rows.start <= layer < rows.stop:
-                array[t] = part[layer - rows.start, head]
+                array[t] = score[layer - rows.start, head]
     with np.errstate(invalid="ignore"):
         average = np.where(seen > 0, total / np.maximum(seen, 1), np.nan)
     # A mean over all layers and heads weighs every head alike, and every layer has as many.
-    found = {
+    embedded = {
         "mean": pack_coded(_mean_over_layers(layers)),
         "layers": pack_coded(layers),
         "unit": "% of a query’s attention" if judge.percent else "× uniform",
@@ -333,13 +333,13 @@ def _scores(
         **_sinks(judge, epsilon, means),
     }
     if not means:
-        found |= {
+        embedded |= {
             "top_keys": pack(keys, "u16"),
             "top_values": pack_coded(values),
             "average": pack_coded(average),
             "full": {f"{layer}:{head}": pack_coded(array) for (layer, head), array in full.items()},
         }
-    return found
+    return embedded
 
 
 def _strongest(filled: Array, keep: int) -> Array:
@@ -362,8 +362,8 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
     scan: Scan = next(iter(made))
     counts = scan.counts.astype(np.int64)
     # Head means hide which heads have a sink; the recorder counted them beside, so its counts are used.
-    own = means and name == scores_name(data) and "sink_heads" in data
-    if own:
+    counted_heads = means and name == scores_name(data) and "sink_heads" in data
+    if counted_heads:
         counts = data["sink_heads"].isel(sample=0).transpose("step", "layer", "key").values.astype(np.int64)
     rows = scan.residences
     order = np.lexsort((rows.start, rows.key, rows.head, rows.layer))
@@ -379,7 +379,7 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
     return {
         "sinks": pack(np.minimum(counts, 255).swapaxes(0, 1), "u8"),
         "sinks_total": pack(np.minimum(counts.sum(axis=1), 2**16 - 1), "u16"),
-        "sinks_of": "heads" if not means or own else "layers, on head means",
+        "sinks_of": "heads" if not means or counted_heads else "layers, on head means",
         "head_count": int(data.attrs.get("n_heads") or (0 if means else data.sizes["head"])),
         "strength": pack(strength, "f32"),
         "path": pack(scan.path.transpose(1, 2, 0), "i16"),

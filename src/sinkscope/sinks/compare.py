@@ -183,17 +183,19 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     for name, (whole, _) in CHANGES.items():
         add(whole, _row_means(comparison[name].values))
     dependence = comparison["dependence"].values
-    known = np.isfinite(dependence)
-    note = "" if known.any() else "needs maps in the first trace: ss.Capture(level='maps')"
+    has_dependence = np.isfinite(dependence)
+    note = "" if has_dependence.any() else "needs maps in the first trace: ss.Capture(level='maps')"
     middle = np.array(
-        [np.median(row[k]) if k.any() else np.nan for row, k in zip(dependence, known, strict=True)]
+        [np.median(row[k]) if k.any() else np.nan for row, k in zip(dependence, has_dependence, strict=True)]
     )
     with np.errstate(invalid="ignore"):
-        dependent = known & (dependence > middle[:, None])
+        dependent = has_dependence & (dependence > middle[:, None])
     for name, (_, some) in CHANGES.items():
         values = comparison[name].values
         # Tokens whose dependence is unknown are in neither group.
-        means = [_row_means(np.where(use, values, np.nan)) for use in (dependent, known & ~dependent)]
+        means = [
+            _row_means(np.where(use, values, np.nan)) for use in (dependent, has_dependence & ~dependent)
+        ]
         for of, each in ((DEPENDENT, means[0]), (OTHER, means[1]), (LESS, means[0] - means[1])):
             add(some, each, note, of)
     for measure, values in changes(comparison).items():

@@ -147,17 +147,17 @@ class SampleState:
 def sample_state(data: xr.Dataset, sample: int) -> SampleState:
     """The decoding state of the sample at index `sample`."""
     keys, steps = data.sizes["key"], data.sizes["step"]
-    one = data.isel(sample=sample)
+    of_sample = data.isel(sample=sample)
 
     def read(name: str, fill: Any, dtype: Any, **sizes: int) -> Array:
-        if name not in one:
+        if name not in of_sample:
             return np.full(tuple(sizes.values()), fill, dtype=dtype)
-        return np.asarray(one[name].transpose(*sizes).values).astype(dtype)
+        return np.asarray(of_sample[name].transpose(*sizes).values).astype(dtype)
 
     # By way of a list: zarr's own string type does not cast to numpy's.
     region = np.array(read("region", ANSWER, object, key=keys).tolist(), dtype=str)
     tokens = read("tokens", 0, np.int64, step=steps, key=keys)
-    if "position" in one:
+    if "position" in of_sample:
         position = read("position", 0, np.int64, key=keys)
     else:
         position = np.where(region == PADDING, -1, np.cumsum(region != PADDING) - 1)

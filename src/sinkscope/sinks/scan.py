@@ -201,12 +201,12 @@ class _Pass:
         scan, cut, keys = self.scan, self.cut, received.shape[-1]
         shape = received.shape[:2]
         judged = scan.judge.step(scan.state, t, received, cut)
-        missing, known = np.isnan(judged.score), judged.known
+        missing, judgeable = np.isnan(judged.score), judged.known
         filled = np.where(missing, np.float32(0), judged.score) if missing.any() else judged.score
         real = ~missing
-        scan.observed[t, cut] = known.any(axis=-1)
-        scan.cells += int(known.sum())
-        scan.unknown += int((scan.state.real[t] & ~known).sum())
+        scan.observed[t, cut] = judgeable.any(axis=-1)
+        scan.cells += int(judgeable.sum())
+        scan.unknown += int((scan.state.real[t] & ~judgeable).sum())
         sinks = judged.sinks(self.epsilon)
         scan.bits[t, cut] = np.packbits(sinks, axis=-1)
         scan.strongest[t, cut] = np.where(real.any(axis=-1), filled.max(axis=-1), np.nan)
@@ -223,7 +223,7 @@ class _Pass:
         place = scan.state.position[key]
         scan.start_mass += float(share[(place >= 0) & (place < FIRST_POSITIONS)].sum())
         total = np.sum(filled, axis=(0, 1), dtype=np.float64) / np.maximum(1, real.sum(axis=(0, 1)))
-        scan.scored[t] |= known.any(axis=(0, 1))
+        scan.scored[t] |= judgeable.any(axis=(0, 1))
         scan.mean_map[t] += np.where(real.any(axis=(0, 1)), total, np.nan) * self.weight
         drained = np.zeros_like(sinks)
         if drains is not None and scan.drains is not None and scan.drain_counts is not None:

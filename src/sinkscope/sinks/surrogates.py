@@ -28,12 +28,12 @@ def surrogate(scores: Array, rng: np.random.Generator) -> Array:
     sum.
     """
     logs = np.log(np.maximum(scores, LEAST_SCORE))
-    known, steps = np.isfinite(logs), len(scores)
+    scored, steps = np.isfinite(logs), len(scores)
     with np.errstate(invalid="ignore", divide="ignore"):
-        count = known.sum(axis=0)
-        mean = np.where(known, logs, 0.0).sum(axis=0) / count
-        apart = np.where(known, logs - mean, 0.0)
-        pairs = (known[1:] & known[:-1]).sum(axis=(0, 2))
+        count = scored.sum(axis=0)
+        mean = np.where(scored, logs, 0.0).sum(axis=0) / count
+        apart = np.where(scored, logs - mean, 0.0)
+        pairs = (scored[1:] & scored[:-1]).sum(axis=(0, 2))
         square = (apart**2).sum(axis=(0, 2)) / count.sum(axis=1)
         measured = (apart[1:] * apart[:-1]).sum(axis=(0, 2)) / pairs / square
     roots, seen, left = short_series(steps)
@@ -42,7 +42,7 @@ def surrogate(scores: Array, rng: np.random.Generator) -> Array:
     for t in range(1, steps):
         noise[t] = root * noise[t - 1] + np.sqrt(1 - root**2) * noise[t]
     spread = np.sqrt((apart**2).sum(axis=0) / np.maximum(count, 1) / np.interp(root, roots, left))
-    drawn = np.where(known, np.exp(mean + spread * (noise - noise.mean(axis=0))), np.nan)
+    drawn = np.where(scored, np.exp(mean + spread * (noise - noise.mean(axis=0))), np.nan)
     total, drawn_total = (np.nansum(values, axis=-1, keepdims=True) for values in (scores, drawn))
     return np.asarray(drawn * (total / np.where(drawn_total > 0, drawn_total, 1.0)), dtype=np.float32)
 

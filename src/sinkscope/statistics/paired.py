@@ -240,15 +240,15 @@ def effect_over_control(
     vary.
     """
     a, b = checked_pair(policy, over_seeds(controls))
-    found = paired_interval(a, b) if shares else mean_difference(a, b)
+    estimate = paired_interval(a, b) if shares else mean_difference(a, b)
     each = np.asarray(controls, dtype=np.float64)
     return Effect(
         n=len(a),
         seeds=len(each),
         policy=float(a.mean()),
         control=float(b.mean()),
-        effect=found.value,
-        interval=Interval(found.low, found.high),
+        effect=estimate.value,
+        interval=Interval(estimate.low, estimate.high),
         p=sign_flip(a - b, draws, seed),
         control_spread=float(each.mean(axis=1).std(ddof=1)),
     )

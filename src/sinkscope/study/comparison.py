@@ -148,7 +148,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     by_name: dict[str, list[Evaluation]] = defaultdict(list)
     for run in runs:
         by_name[pooled(name_of(run.settings))].append(run)
-    draws = {name: [scores for run in own for scores in by_seed(run)] for name, own in by_name.items()}
+    draws = {name: [scores for run in same for scores in by_seed(run)] for name, same in by_name.items()}
     # With few seeds of a decoding that samples, a difference may be the sampling's.
     shares, tested = first.measure == ACCURACY, not sampled or len(first.seeds) >= LEAST_SEEDS
 
@@ -160,10 +160,10 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name in sorted(by_name, key=in_order):
         controls = {} if name == "none" else controls_of(name, by_name)
-        own: tuple[Any, ...] = (None,) * 4
+        loss: tuple[Any, ...] = (None,) * 4
         if tested and name != "none" and "none" in draws:
-            own = difference(name, "none")
-        row = _plain(by_name[name], draws[name], name) | _test("difference", own)
+            loss = difference(name, "none")
+        row = _plain(by_name[name], draws[name], name) | _test("difference", loss)
         for match in MATCHES:
             row |= _effect(match, draws[name], draws.get(controls.get(match, ""), []), tested, shares)
         paper = published(row["model"], row["task"], name)

@@ -202,28 +202,32 @@ def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: 
         return {measure.named(of): estimate}
 
     others: tuple[Measures, ...] = ()
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     if claim.decide == "against":
         way = sign if Side(options.get("side", "above")) == Side.ABOVE else -sign
-        found = beyond(Measure[options["measure"]], options["limit"], way, options.get("of", ""))
+        estimates = beyond(Measure[options["measure"]], options["limit"], way, options.get("of", ""))
     elif claim.decide == "either":
-        found = beyond(Measure[options["wanted"]], options["limit"], sign, options.get("of", ""))
-        found |= beyond(Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", ""))
-        found |= beyond(Measure.MOVING_BEYOND, 0.5, 1)
+        estimates = beyond(Measure[options["wanted"]], options["limit"], sign, options.get("of", ""))
+        estimates |= beyond(
+            Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", "")
+        )
+        estimates |= beyond(Measure.MOVING_BEYOND, 0.5, 1)
     elif claim.decide == "drifts":
-        found = beyond(Measure.DRIFT, 0.1 * options["sign"], sign * options["sign"], "position")
-        found |= {Measure.TIES.named(): point(0.0)} | beyond(Measure.BLOCK_P, 0.0, 1)
-        found |= {Measure.BLOCK_P.named(): point(0.0)} if Measure.BLOCK_P.named() in found else {}
+        estimates = beyond(Measure.DRIFT, 0.1 * options["sign"], sign * options["sign"], "position")
+        estimates |= {Measure.TIES.named(): point(0.0)} | beyond(Measure.BLOCK_P, 0.0, 1)
+        estimates |= {Measure.BLOCK_P.named(): point(0.0)} if Measure.BLOCK_P.named() in estimates else {}
     elif claim.decide == "fewer_than" and options["family"] in families:
-        found = beyond(Measure.SINKS, 1.0, -2 * sign)
+        estimates = beyond(Measure.SINKS, 1.0, -2 * sign)
         others = (
             Measures("other", options["family"], Kind.TRACES, estimates=beyond(Measure.SINKS, 1.0, 2 * sign)),
         )
     elif claim.decide == "later_and_less_sure" and POLICY in policies:
-        found = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(Measure.DELAY_OF, 0.0, sign, LESS)
+        estimates = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(
+            Measure.DELAY_OF, 0.0, sign, LESS
+        )
         if any(control(policy) is not None for policy in policies):
-            found |= {Measure.DAMAGE.named(): point(1.0)}
-    return Measures("planted", family, claim.kind, prompts=n, estimates=found, others=others)
+            estimates |= {Measure.DAMAGE.named(): point(1.0)}
+    return Measures("planted", family, claim.kind, prompts=n, estimates=estimates, others=others)
 
 
 def _missing(cell: Cell) -> set[Measure]:

@@ -46,7 +46,7 @@ Models = Mapping[str, Studied]
 
 def collect(frames: Frames, models: Models) -> list[Measures]:
     """Everything that was measured; models in the study's order."""
-    found = [
+    measured = [
         replace(
             measures,
             family=models[measures.subject].family,
@@ -56,9 +56,9 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
         for measures in part
     ]
     order = list(models)
-    found.sort(key=lambda measures: order.index(measures.subject))  # stable: kinds stay in their order
+    measured.sort(key=lambda measures: order.index(measures.subject))  # stable: kinds stay in their order
     settings: dict[tuple[Kind, str], list[Measures]] = {}
-    for measures in found:
+    for measures in measured:
         settings.setdefault((measures.kind, measures.about), []).append(measures)
 
     def beside(own: Measures, other: Measures) -> bool:
@@ -70,7 +70,7 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
 
     return [
         replace(own, others=tuple(other for other in settings[own.kind, own.about] if beside(own, other)))
-        for own in found
+        for own in measured
     ]
 
 
@@ -85,18 +85,20 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
 
     On the first task that it can do; where there is none, on texts.
     """
-    found = {}
-    for model, own in by_model(measured).items():
+    verdicts = {}
+    for model, measured_of in by_model(measured).items():
         asked = [
             (not one.able, one.kind == Kind.TEXTS, at, policy)
-            for at, one in enumerate(own)
+            for at, one in enumerate(measured_of)
             for policy in (SINK, "top:1")
             if policy in one.runs
         ]
         if asked:
             *_, at, policy = min(asked, key=lambda each: each[:3])
-            found[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(own[at])
-    return found
+            verdicts[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(
+                measured_of[at]
+            )
+    return verdicts
 
 
 def by_model(measured: Iterable[Measures]) -> dict[str, list[Measures]]:

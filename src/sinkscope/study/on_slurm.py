@@ -69,23 +69,23 @@ class SlurmExecutor(Executor):
     def _round(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None) -> list[Job]:
         parts, again = self._parts(jobs), []
         with self._submit.batch():
-            tasks = [self._submit.submit(do_all, self.settings, part, self._threads) for part in parts]
+            tasks = [self._submit.submit(do_all, self.settings, batch, self._threads) for batch in parts]
         self._tasks = tasks
         left = dict(zip(tasks, parts, strict=True))
         while left:
             for task in [task for task in left if task.done()]:
-                part = left.pop(task)
+                batch = left.pop(task)
                 try:
                     results: list[JobResult] = task.result()
                 except (
                     Exception
                 ):  # killed, timed out, node lost: its records are there, the rest is done again
-                    again += part
+                    again += batch
                     continue
-                for job, result in zip(part, results, strict=True):
+                for job, result in zip(batch, results, strict=True):
                     take(job, result, finished)
             if waiting is not None:
-                waiting([job for part in left.values() for job in part])
+                waiting([job for batch in left.values() for job in batch])
             time.sleep(WAIT)
         self._tasks = []
         return again

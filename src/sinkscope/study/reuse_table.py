@@ -129,13 +129,13 @@ def _work_saved(known: Rule) -> float | None:
 
 def _agreement(known: Rule) -> dict[str, Any]:
     """Tokens equal, first step that differs, divergence and time, with intervals over documents (time: over batches of them)."""
-    found: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
+    columns: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
     estimates: dict[str, Any] = dict.fromkeys(("tokens_equal", "kl", "time_saved"), ())
     if len(known.agreed):
         equal, divergence, parted = (known.of(name) for name in ("tokens_equal", "kl", "first_step"))
         # Of the documents that part at all.
         first_step = float(parted.median()) if len(parted) else None
-        found = {
+        columns = {
             "agreement_n": len(equal),
             "same_tokens": float((equal == 1).mean()),
             "first_step": first_step,
@@ -147,8 +147,8 @@ def _agreement(known: Rule) -> dict[str, Any]:
             "time_saved": (1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
         }
     for stem, numbers in estimates.items():
-        found |= bounded(stem, *numbers)
-    return found
+        columns |= bounded(stem, *numbers)
+    return columns
 
 
 def _beside(stem: str, known: Rule, control: Rule | None) -> dict[str, Any]:

@@ -117,23 +117,23 @@ class SkillComparison(NamedTuple):
 
 def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     """The comparison over all skills that share an unmasked accuracy."""
-    for skill, given in answers.items():
-        _check(skill, given)
+    for skill, answer in answers.items():
+        _check(skill, answer)
     target, chosen = matched_levels(answers)
     left_out = tuple(skill for skill in answers if skill not in chosen)
     if len(chosen) < 2:
         nothing = Verdict(measure=Measure.SKILL_APART, reason=Reason.TOO_FEW_RIGHT)
         return SkillComparison((), target, float("nan"), left_out, nothing)
-    kept = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}
-    losses = _losses(answers, chosen, kept)
+    matched = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}
+    losses = _losses(answers, chosen, matched)
     p = max(
-        equal_means([over_seeds(given.control) - given.policy for given in kept.values()]),
+        equal_means([over_seeds(answer.control) - answer.policy for answer in matched.values()]),
         equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
     )
     proportional = equal_ratios(
-        [(1 - given.policy, 1 - over_seeds(given.control)) for given in kept.values()]
+        [(1 - answer.policy, 1 - over_seeds(answer.control)) for answer in matched.values()]
     )
-    return SkillComparison(losses, target, p, left_out, _verdict(kept, losses, p, proportional))
+    return SkillComparison(losses, target, p, left_out, _verdict(matched, losses, p, proportional))
 
 
 def _verdict(
@@ -159,16 +159,16 @@ def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str
 
     Of all accuracies that occur, the one that keeps most skills, then most documents. Only unmasked scores decide.
     """
-    known = {
+    scores_at = {
         (skill, int(level)): given.plain[given.level == level]
         for skill, given in answers.items()
         for level in np.unique(given.level)
     }
     best: tuple[tuple[int, float], float, dict[str, tuple[int, ...]]] = ((0, 0.0), float("nan"), {})
-    for target in sorted({float(scores.mean()) for scores in known.values()}):
-        near = [key for key, scores in known.items() if abs(float(scores.mean()) - target) <= BAND]
+    for target in sorted({float(scores.mean()) for scores in scores_at.values()}):
+        near = [key for key, scores in scores_at.items() if abs(float(scores.mean()) - target) <= BAND]
         right = {
-            skill: sum(int((known[key] >= RIGHT).sum()) for key in near if key[0] == skill)
+            skill: sum(int((scores_at[key] >= RIGHT).sum()) for key in near if key[0] == skill)
             for skill in answers
         }
         chosen = {
@@ -256,19 +256,24 @@ def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for _, group in asked.groupby(["model", "decoding_name", "scheme"], sort=False):
         scores = group.astype({"passed": float}).pivot_table("passed", STRATUM, "policy")
         policies = {
-            str(name): list(own.unique()) for name, own in group.groupby("name", sort=False)["policy"]
+            str(name): list(of_policy.unique())
+            for name, of_policy in group.groupby("name", sort=False)["policy"]
         }
         draws = {name: scores[columns].dropna() for name, columns in policies.items()}
         first: Any = group.drop_duplicates("name").set_index("name")[setting]
         about: dict[str, dict[str, Any]] = first.to_dict("index")
         plain = draws["none"].mean(axis=1) if "none" in draws else pd.Series(dtype=float)
-        for name, own in draws.items():
+        for name, of_policy in draws.items():
             compared = plain if name != "none" else plain[:0]
-            rows += [{**about[name], "policy": name, **row} for row in _rows(own.mean(axis=1), compared)]
+            rows += [
+                {**about[name], "policy": name, **row} for row in _rows(of_policy.mean(axis=1), compared)
+            ]
             kind = control(name)
-            if kind is not None and {"none", kind.like} <= draws.keys() and own.shape[1] >= LEAST_SEEDS:
-                known = {**about[kind.like], "policy": kind.like, "match": kind.match}
-                losses += [known | row for row in _compared(plain, draws[kind.like].mean(axis=1), own)]
+            if kind is not None and {"none", kind.like} <= draws.keys() and of_policy.shape[1] >= LEAST_SEEDS:
+                about_losses = {**about[kind.like], "policy": kind.like, "match": kind.match}
+                losses += [
+                    about_losses | row for row in _compared(plain, draws[kind.like].mean(axis=1), of_policy)
+                ]
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
 
@@ -282,8 +287,8 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
     for skill in SKILLS:
         of_skill = scores[scores.index.get_level_values("skill") == skill]
         parts = [(None, of_skill), *of_skill.groupby("difficulty")] if len(of_skill) else []
-        for level, own in parts:
-            n, right = len(own), float(own.sum())
+        for level, at_level in parts:
+            n, right = len(at_level), float(at_level.sum())
             low, high = wilson(min(float(n), right), n)
             row = {
                 "skill": skill,
@@ -293,8 +298,8 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
                 "low": low,
                 "high": high,
             }
-            if own.index.isin(plain.index).all():
-                paired = compare(own.to_numpy(), plain[own.index].to_numpy())
+            if at_level.index.isin(plain.index).all():
+                paired = compare(at_level.to_numpy(), plain[at_level.index].to_numpy())
                 row |= bounded("difference", paired.difference, *paired.interval)
             rows.append(row)
     return rows
@@ -305,17 +310,17 @@ def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[
     shared = pd.concat([plain.rename("plain"), policy.rename("policy"), draws], axis=1).dropna()
     answers = {
         str(skill): SkillAnswers(
-            own.index.get_level_values("difficulty").to_numpy(),
-            own["plain"].to_numpy(),
-            own["policy"].to_numpy(),
-            own[list(draws)].to_numpy().T,
+            of_skill.index.get_level_values("difficulty").to_numpy(),
+            of_skill["plain"].to_numpy(),
+            of_skill["policy"].to_numpy(),
+            of_skill[list(draws)].to_numpy().T,
         )
-        for skill, own in shared.groupby("skill")
+        for skill, of_skill in shared.groupby("skill")
     }
-    found = compare_skills(answers)
+    comparison = compare_skills(answers)
     told = {
-        "p": found.p, "answer": wording.answer(found.verdict), "evidence": wording.evidence(found.verdict),
-        "left_out": " ".join(found.left_out),
+        "p": comparison.p, "answer": wording.answer(comparison.verdict), "evidence": wording.evidence(comparison.verdict),
+        "left_out": " ".join(comparison.left_out),
     }  # fmt: skip
     rows = [
         {
@@ -323,6 +328,6 @@ def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[
             "kept": loss.kept, "control_kept": loss.control_kept, "control_draws": draws.shape[1],
             **bounded("beyond", *loss.beyond), **bounded("apart", *loss.apart), **told,
         }
-        for loss in sorted(found.skills, key=lambda loss: SKILLS.index(loss.skill))
+        for loss in sorted(comparison.skills, key=lambda loss: SKILLS.index(loss.skill))
     ]  # fmt: skip
     return rows or [{"skill": "", **told}]

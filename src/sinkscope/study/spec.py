@@ -315,12 +315,12 @@ def changed(
     Args:
         runs: further models, name → folder. epsilon, rule: what is a sink in its traces.
     """
-    given = read_data(name)
+    content = read_data(name)
     named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
     if models or named:
-        given["models"] = [*models, *named]
+        content["models"] = [*models, *named]
         models = (*models, *(runs or {}))
-    sections = {kind: given.get(kind, []) for kind in SECTIONS}
+    sections = {kind: content.get(kind, []) for kind in SECTIONS}
     every = [section for listed in sections.values() for section in listed]
     # Models that no section names take the sections that name others, where all do: else nothing would be left.
     asked = {name for section in every for name in section.get("models", ())}
@@ -338,9 +338,9 @@ def changed(
             if task is not None and not section.get("fixed"):
                 _put(section, kind, task)
             section |= {key: value for key, value in other.get(kind, {}).items() if value is not None}
-        given[kind] = [section for section in listed if not models or section.get("models") != []]
-    given["data"] = {**given.get("data", {}), **(data or {})}
-    study = from_data(given, str(name))
+        content[kind] = [section for section in listed if not models or section.get("models") != []]
+    content["data"] = {**content.get("data", {}), **(data or {})}
+    study = from_data(content, str(name))
     if not study.models:
         raise InputError(
             f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch, or give the "
@@ -384,17 +384,17 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     `names`: import the study's modules and check the names of tasks, policies and decodings. Without it nothing is
     imported: for reading the folder of a study that somebody else made.
     """
-    given = dict(data)
+    fields = dict(data)
     kinds = zip(("models", *SECTIONS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True)
     for name, kind in kinds:
-        listed = given.get(name, [])
+        listed = fields.get(name, [])
         if name == "models" and isinstance(listed, list):
             listed = [{"source": one} if isinstance(one, str) else one for one in listed]
         if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
             raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
-        given[name] = tuple(_make(kind, one, f"{where}, {name}") for one in listed)
-    given["budget"] = _make(Budget, given.get("budget", {}), f"{where}, budget")
-    study: Study = _make(Study, given, where)
+        fields[name] = tuple(_make(kind, one, f"{where}, {name}") for one in listed)
+    fields["budget"] = _make(Budget, fields.get("budget", {}), f"{where}, budget")
+    study: Study = _make(Study, fields, where)
     if names:
         check_names(study)
     return study

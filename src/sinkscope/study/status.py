@@ -63,7 +63,7 @@ def read(folder: str | Path) -> StudyStatus:
     study = store.study()
     if study is None:
         raise InputError(f"{folder} is no folder of a study: it has no study.toml (yet)")
-    known = sorted(store.known_cells().items(), key=lambda pair: pair[1]["title"])
+    cells = sorted(store.known_cells().items(), key=lambda pair: pair[1]["title"])
     lock = store.root / "lock"
     who = holder(lock) if is_held(lock) else None
     logs = store.root.glob("cells/*/shards/*/generations.jsonl")
@@ -72,7 +72,7 @@ def read(folder: str | Path) -> StudyStatus:
     return StudyStatus(
         root=store.root,
         study=study.name,
-        cells=tuple(_cell(store, cell_id, data) for cell_id, data in known),
+        cells=tuple(_cell(store, cell_id, data) for cell_id, data in cells),
         running=f"process {who.get('pid')} on {who.get('host')}" if who else "",
         idle=time.time() - max(changed) if changed else None,
         report=report if report.is_file() else None,

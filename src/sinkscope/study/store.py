@@ -174,18 +174,18 @@ class Store:
 
         Sections and models may be added; results of those that are taken away would be foreign (`check_foreign`).
         """
-        known = self.study()
-        if known is None:
+        stored = self.study()
+        if stored is None:
             return asked
         fixed: dict[str, Any] = {}
         for kind in spec.SECTIONS:
-            new, old = getattr(asked, kind), getattr(known, kind)
+            new, old = getattr(asked, kind), getattr(stored, kind)
             fixed[kind] = tuple(
                 replace(grid, samples=old[at].samples) if grid.samples == "auto" and at < len(old) else grid
                 for at, grid in enumerate(new)
             )
         # New ones last: documents may follow the first one's prompts.
-        there = [model for model in known.models if model in asked.models]
+        there = [model for model in stored.models if model in asked.models]
         fixed["models"] = (*there, *(model for model in asked.models if model not in there))
         return replace(asked, **fixed)
 
@@ -233,16 +233,16 @@ class Store:
         if self.models_file.is_file():
             file = self.refuse_links(self.models_file)
             kept = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
-        found = {}
+        facts_by_name = {}
         for model in study.models:
             told = kept.get(model.name)
             try:
-                found[model.name] = facts_of(model, device)
+                facts_by_name[model.name] = facts_of(model, device)
             except CheckpointError:
                 if told is None or told["asked"] != dataclasses.asdict(model):
                     raise
-                found[model.name] = told["facts"]
-        return found
+                facts_by_name[model.name] = told["facts"]
+        return facts_by_name
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
         """Keep what is known of the models."""

@@ -148,8 +148,8 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
     rows = {
-        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in found]
-        for name, found in made.items()
+        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in told]
+        for name, told in made.items()
     }
     rows["needs"] = [
         row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
@@ -159,7 +159,7 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
         for epsilon, rule, verdict in sensitivity(measured)
     ]
-    return {name: pd.DataFrame(found).rename(columns={"subject": "model"}) for name, found in rows.items()}
+    return {name: pd.DataFrame(told).rename(columns={"subject": "model"}) for name, told in rows.items()}
 
 
 def plugged(store: Store, cells: Sequence[Cell], frames: Frames) -> dict[str, pd.DataFrame]:
@@ -252,8 +252,10 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
         models, empty with fewer than LEAST_MODELS; least, most: the smallest and largest model.
     """
     setting = ["model", "task", "decoding_name", "policy"]
-    known = [frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames]
-    if not groups or not known:
+    tables = [
+        frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames
+    ]
+    if not groups or not tables:
         return pd.DataFrame()
     # A row per measure, as the table of sinks has already.
     long = [
@@ -262,7 +264,7 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
         else frame.melt(
             [*setting, "table"], [n for n in REPLICATED if n in frame], var_name="measure", value_name="value"
         )
-        for frame in known
+        for frame in tables
     ]
     every = pd.concat([frame[[*setting, "table", "measure", "value"]] for frame in long], ignore_index=True)
     every = every.assign(group=every["model"].map(groups), value=every["value"].astype(float)).dropna()

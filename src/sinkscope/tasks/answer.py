@@ -121,8 +121,8 @@ def _records(
         check_reading(model, decoding)
         experiment.check_extras(model, reads=True)
         return (
-            task.read(model, part, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
-            for part in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
+            task.read(model, batch, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
+            for batch in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
         )
     prompts = encoded(model, task, left)
     check_decoding(model, decoding)
@@ -133,7 +133,7 @@ def _records(
         check_policy(policy, model.shape.layers, keys, kind, model.shape.heads, model.has_learned_sinks)
     experiment.check_extras(model)
     lengths = [len(prompts[item.document.id].ids) for item in left]
-    queue = [[left[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
+    queue = [[left[index] for index in batch] for batch in batches(model, decoding, lengths, batch_size)]
     return halving(queue, partial(_generate, model, experiment, prompts), batch_size == "auto")
 
 

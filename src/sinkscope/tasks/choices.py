@@ -100,16 +100,16 @@ class ChoiceTask(ReadTask):
         records, first = [], 0
         for item, continuations in zip(items, choices, strict=True):
             mine = slice(first, first + len(continuations))
-            own, longest, first = values[mine], max(lengths[mine]), mine.stop
-            chosen = self.best(continuations, [one.value for one in own])
-            errors = [rounded(one.error) for one in own if one.error is not None]
+            of_item, longest, first = values[mine], max(lengths[mine]), mine.stop
+            chosen = self.best(continuations, [scored.value for scored in of_item])
+            errors = [rounded(scored.error) for scored in of_item if scored.error is not None]
             more = {
-                "values": [round(one.value, 5) for one in own],
+                "values": [round(scored.value, 5) for scored in of_item],
                 "errors": errors or None,
                 "chosen": chosen,
             }
-            acted = {name: _mean([one.account[name] for one in own]) for name in ACCOUNT}
-            forwards = sum(one.forwards for one in own)
+            acted = {name: _mean([scored.account[name] for scored in of_item]) for name in ACCOUNT}
+            forwards = sum(scored.forwards for scored in of_item)
             records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
         return records
 

@@ -101,27 +101,27 @@ def grade_run(
     `run` must be open for writing. With `again` the old grades stay until all new ones are there. `progress`
     is told how many are graded, how many of those are right, and how many there are.
     """
-    known = run.settings.get("task")
-    if known is not None and known != task.settings():
+    made_with = run.settings.get("task")
+    if made_with is not None and made_with != task.settings():
         raise InputError(
-            f"{run.path} was made with another task or scheme ({_name(known)}) than {_name(task.settings())}"
+            f"{run.path} was made with another task or scheme ({_name(made_with)}) than {_name(task.settings())}"
             ": grade it with that one"
         )
     if task.runs_code:
         sandbox.check(getattr(task, "sandbox", "auto"))
     generations = list(run.generations)
     documents = _documents(task, generations)
-    kept = [] if again else list(run.grades)
-    done = {grade.key for grade in kept}
+    grades = [] if again else list(run.grades)
+    done = {grade.key for grade in grades}
     todo = [row for row in generations if row.key not in done]
     # Graded anew, nothing is written before all are there, so one that is stopped leaves the old grades.
     for part in grade_in_parts(None if again else run, task, documents, todo):
-        kept += part
+        grades += part
         if progress is not None:
-            progress(len(kept), sum(grade.passed for grade in kept), len(generations))
+            progress(len(grades), sum(grade.passed for grade in grades), len(generations))
     if again:
-        run.grades.replace(kept)
-    return sorted(kept, key=lambda grade: (grade.index, grade.seed))
+        run.grades.replace(grades)
+    return sorted(grades, key=lambda grade: (grade.index, grade.seed))
 
 
 def grade_in_parts(

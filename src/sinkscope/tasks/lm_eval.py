@@ -166,15 +166,15 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         policy, extras = self.experiment.policy, self.experiment.extras
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="sinkscope generate_until")
         for (decoding, columns), group in sorted(groups.items(), key=lambda entry: -entry[0][1]):
-            for part in in_parts(group, self._rows(columns + decoding.new_tokens)):
-                numbers, prompts, seeds = map(list, zip(*part, strict=True))
+            for together in in_parts(group, self._rows(columns + decoding.new_tokens)):
+                numbers, prompts, seeds = map(list, zip(*together, strict=True))
                 run = generate(
                     self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, **extras
                 )
                 for row, number in enumerate(numbers):
                     answers[number] = self._text(run.answer(row), requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
-                bar.update(len(part))
+                bar.update(len(together))
         bar.close()
         return [answers[number] for number in range(len(requests))]
 
@@ -214,15 +214,15 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         family, options = self.model.family, dict(self.options)
         lengths = (wishes.get(name) for name in ("max_gen_toks", "max_new_tokens", "max_tokens"))
         options.setdefault("length", int(next(filter(None, lengths), LENGTH)))
-        known = option_fields(family)
+        allowed = option_fields(family)
         if wishes.get("do_sample"):
             options.setdefault("temperature", float(wishes.get("temperature", 1.0)))
-            if "top_p" in known and wishes.get("top_p"):
+            if "top_p" in allowed and wishes.get("top_p"):
                 options.setdefault("top_p", float(wishes["top_p"]))
         if self.model.spec.causal and not options.get("temperature"):  # the most likely token: greedy
             options.pop("temperature", None)
             options.pop("top_p", None)
-        if "block" in known:
+        if "block" in allowed:
             options.setdefault("block", 32 if options["length"] % 32 == 0 else options["length"])
         return decoding_from_options(family, options, "--model_args")
 

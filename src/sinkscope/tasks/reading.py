@@ -83,13 +83,13 @@ def read_texts(
         given = length - min(reading.targets, length - 1)
         copies = reading.masks if isinstance(reading, MaskedReading) else 1
         together = rows_at_once(model, length, batch_size)
-        for part in in_parts(names, max(1, together // copies)):
-            ids = torch.tensor([list(texts[name][:length]) for name in part], device=model.device)
-            seeds = [keys[name] for name in part]
-            where = torch.zeros(len(part), copies, length, dtype=torch.bool)
+        for batch in in_parts(names, max(1, together // copies)):
+            ids = torch.tensor([list(texts[name][:length]) for name in batch], device=model.device)
+            seeds = [keys[name] for name in batch]
+            where = torch.zeros(len(batch), copies, length, dtype=torch.bool)
             where[:, :, given:] = True
             if isinstance(reading, MaskedReading):
-                masks = [likelihood.text_masks(name, length - given, copies, reading.share) for name in part]
+                masks = [likelihood.text_masks(name, length - given, copies, reading.share) for name in batch]
                 where[:, :, given:] = torch.stack(masks)
                 seeds = [seed_of(f"{seed}/{copy}") for seed in seeds for copy in range(copies)]
                 nats = likelihood.masked_copies(model, ids, where, given, policy, seeds, together)
@@ -98,7 +98,7 @@ def read_texts(
                 nats = likelihood.denoised(model, ids, given, steps, policy, seeds)
             else:
                 nats = likelihood.causal(model, ids, given, policy, seeds)
-            read |= zip(part, _texts(nats, where), strict=True)
+            read |= zip(batch, _texts(nats, where), strict=True)
     return read
 
 

@@ -203,10 +203,10 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        batch, known = list(rows), self._known
+        batch, written_rows = list(rows), self._known
         keys = [row.key for row in batch]
-        if len(set(keys)) < len(keys) or any(key in known for key in keys):
-            double = next(key for key in keys if keys.count(key) > 1 or key in known)
+        if len(set(keys)) < len(keys) or any(key in written_rows for key in keys):
+            double = next(key for key in keys if keys.count(key) > 1 or key in written_rows)
             raise InputError(
                 f"{self.path} has document {double[0]!r} with seed {double[1]} already: it was done twice"
             )
@@ -222,7 +222,7 @@ class Log(Generic[RowType]):
             raise InputError(
                 f"cannot write to {self.path} ({error}): make room and run the same command again"
             ) from error
-        known.update(zip(keys, batch, strict=True))
+        written_rows.update(zip(keys, batch, strict=True))
 
     def replace(self, rows: Iterable[RowType]) -> None:
         """Put these rows in place of all that is there, at once.

@@ -30,8 +30,8 @@ class Residual:
         size = hidden.abs()
         norm, largest, median = size.norm(dim=-1), size.amax(-1), _median(size, real)
         cosine = self._cosine(layer, hidden, real, request)
-        kept = self.causal or (request.active is not None and request.stored)
-        if kept and layer in self._kept:
+        is_kept = self.causal or (request.active is not None and request.stored)
+        if is_kept and layer in self._kept:
             # Cached positions are not computed again: their hidden states are those of the step that wrote them. The
             # median stays that of the prompt.
             before = self._kept[layer]
@@ -39,7 +39,7 @@ class Residual:
                 torch.cat([old, new], 1) for old, new in zip(before, (norm, largest, cosine), strict=False)
             )
             median = before[3] if self.causal else median
-        if kept and (self.causal or request.kind != "denoise"):
+        if is_kept and (self.causal or request.kind != "denoise"):
             self._kept[layer] = (norm, largest, cosine, median)
         names = ("hidden_norm", "largest_activation", "hidden_cosine", "median_activation")
         return dict(zip(names, (norm, largest, cosine, median), strict=True))

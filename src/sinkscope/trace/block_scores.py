@@ -42,7 +42,7 @@ class BlockScores:
         if not layers:
             return {}
         received = torch.stack([layer for layer, _ in layers], 1)  # [B, layer, H, class, K]
-        own, every = received[:, :, :, 0], received[:, :, :, 1]
+        from_block, every = received[:, :, :, 0], received[:, :, :, 1]
         arrays = {} if request.step else {f"{request.kind}_received": every}
         if request.stored:
             uniform = torch.stack([layer for _, layer in layers], 1).expand(self.rows, -1, -1)
@@ -54,7 +54,7 @@ class BlockScores:
                     old.copy_(now)
             every = over(mass, uniform)
         if request.step and wanted:
-            arrays |= {"received": own, "received_all": every}
+            arrays |= {"received": from_block, "received_all": every}
             if received.shape[3] > 2:
                 arrays["received_by"] = received[:, :, :, 2:]
         return arrays

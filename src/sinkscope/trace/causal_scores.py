@@ -117,15 +117,15 @@ class CausalScores:
         keys = more[0].shape[-1]
         if not self._sums:
             width = max(keys, self.width)
-            self._sums = tuple(one.new_zeros(*one.shape[:-1], width, dtype=torch.float64) for one in more)
-        if any(old.shape[1] < one.shape[1] for old, one in zip(self._sums, more, strict=True)):
+            self._sums = tuple(now.new_zeros(*now.shape[:-1], width, dtype=torch.float64) for now in more)
+        if any(old.shape[1] < now.shape[1] for old, now in zip(self._sums, more, strict=True)):
             # The layers have come to differ in their patterns.
             self._sums = tuple(
-                old.expand(*one.shape[:-1], -1).clone() for old, one in zip(self._sums, more, strict=True)
+                old.expand(*now.shape[:-1], -1).clone() for old, now in zip(self._sums, more, strict=True)
             )
         so_far = tuple(old[..., :keys] for old in self._sums)
-        for old, one in zip(so_far, more, strict=True):
-            old += one
+        for old, now in zip(so_far, more, strict=True):
+            old += now
         return so_far
 
     def _by_kind(self, mass: Tensor, uniform: Tensor) -> Tensor:

@@ -179,18 +179,18 @@ class StepRecorder:
     def end(self, account: StepAccount | None) -> Recorded:
         """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         layers = self.capture.level == "layers"
-        found: Recorded = {}
+        arrays: Recorded = {}
         if self._causal is not None:
-            found = self._causal.settle(self._active)
-            if layers and found:
+            arrays = self._causal.settle(self._active)
+            if layers and arrays:
                 self._whole["sink_heads"] = self._causal.sink_heads()
         elif self._blocks is not None and self._request is not None:
-            found = self._blocks.settle(self._request, self._active)
-            if layers and "received" in found:
+            arrays = self._blocks.settle(self._request, self._active)
+            if layers and "received" in arrays:
                 self._whole["sink_heads"] = self._blocks.sink_heads(
-                    found["received"], self._request.active or 0
+                    arrays["received"], self._request.active or 0
                 )
-        for name, scores in found.items():  # as they are: nothing is copied
+        for name, scores in arrays.items():  # as they are: nothing is copied
             self._whole[name] = self._reduced(scores, 2)
         if self._gates:
             nothing = torch.full_like(next(iter(self._gates.values())), float("nan"))

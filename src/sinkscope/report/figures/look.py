@@ -217,15 +217,15 @@ def heat_panels(
     height: float = 2.5,
 ) -> Figure:  # fmt: skip
     """A grid of colours for each value of the column `trace`, side by side, with one scale for all."""
-    parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
+    parts = {str(name): of_trace for name, of_trace in table.groupby("trace", sort=False)}
     with style():
         lines = -(-len(parts) // BESIDE)
         across = -(-len(parts) // lines)
         figure, axes = sheet(lines, across, width or (COLUMN if len(parts) == 1 else PAGE), height * lines)
         picture: Any = None
-        for number, (name, part) in enumerate(parts.items()):
+        for number, (name, of_trace) in enumerate(parts.items()):
             place = axes.flat[number]
-            picture = heat(place, part, row, column, value, top)
+            picture = heat(place, of_trace, row, column, value, top)
             place.set(title=cut(name), xlabel=column, ylabel="" if number % across else row)
             place.locator_params(integer=True)
         for spare in axes.flat[len(parts) :]:

@@ -35,15 +35,15 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
         )
 
     table = by_trace(traces, rows)
-    parts = {str(trace): part for trace, part in table.groupby("trace", sort=False)}
+    parts = {str(trace): of_trace for trace, of_trace in table.groupby("trace", sort=False)}
     with look.style():
         wide = look.COLUMN if len(parts) == 1 else look.PAGE
         figure, axes = look.sheet(1, len(parts), wide, 2.1, sharey=True)
-        for place, (trace, part) in zip(axes[0], parts.items(), strict=True):
-            filled = part[part["count"] > 0]
+        for place, (trace, of_trace) in zip(axes[0], parts.items(), strict=True):
+            filled = of_trace[of_trace["count"] > 0]
             end = max(8.0, float(filled["upper"].max())) if len(filled) else 8.0
-            wide_bins = np.asarray(part["upper"] - part["lower"])
-            place.bar(part["lower"], part["count"], wide_bins, align="edge", color="#0072B2")
+            wide_bins = np.asarray(of_trace["upper"] - of_trace["lower"])
+            place.bar(of_trace["lower"], of_trace["count"], wide_bins, align="edge", color="#0072B2")
             percent = judges[trace].percent
             border = 100 * EPSILON / PAPER_LENGTH if percent else 1 + EPSILON
             label = "% of a query's attention" if percent else "received (uniform = 1)"
@@ -54,5 +54,5 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
                 textcoords="offset points", va="top", color="#D55E00", fontsize=7,
             )  # fmt: skip
         axes[0][0].set_ylabel("cells")
-    cells = look.several(f"{trace} {int(part['count'].sum()):,}" for trace, part in parts.items())
+    cells = look.several(f"{trace} {int(of_trace['count'].sum()):,}" for trace, of_trace in parts.items())
     return look.finished(name, figure, table, cells=cells)

@@ -39,19 +39,19 @@ def plot_sink_path(
         columns = {"layer": layer, "head": head, "step": path["step"].values, "position": places}
         tables.append(pd.DataFrame({"trace": name, **columns}))
     table = pd.concat(tables, ignore_index=True)
-    parts = {str(name): part for name, part in table.groupby("trace", sort=False)}
+    parts = {str(name): of_trace for name, of_trace in table.groupby("trace", sort=False)}
     with look.style():
         panels = -(-len(parts) // len(LINES))
         beside = min(2, panels)
         high = 2.4 + 0.14 * min(len(parts), len(LINES))
         figure, axes = look.sheet(-(-panels // 2), beside, beside * look.COLUMN, -(-panels // 2) * high)
-        for number, (name, part) in enumerate(parts.items()):
+        for number, (name, of_trace) in enumerate(parts.items()):
             axis = axes.flat[number // len(LINES)]
             # Each step is a stroke of its own height, so that a sink of a single step can be seen.
-            x = np.repeat(part["position"].where(part["position"] >= 0).to_numpy(dtype=float), 2)
-            y = np.repeat(part["step"].to_numpy(dtype=float), 2) + np.tile([-0.5, 0.5], len(part))
+            x = np.repeat(of_trace["position"].where(of_trace["position"] >= 0).to_numpy(dtype=float), 2)
+            y = np.repeat(of_trace["step"].to_numpy(dtype=float), 2) + np.tile([-0.5, 0.5], len(of_trace))
             axis.plot(
-                x, y, linestyle=LINES[number % len(LINES)], label=f"{look.cut(name)}, {head_text(part)}"
+                x, y, linestyle=LINES[number % len(LINES)], label=f"{look.cut(name)}, {head_text(of_trace)}"
             )
         for number, axis in enumerate(axes.flat):
             if number >= panels:
@@ -61,7 +61,7 @@ def plot_sink_path(
             axis.set_xlim(left=-2)
             axis.invert_yaxis()
             axis.legend(loc="lower left", bbox_to_anchor=(0, 1))
-    moved = look.several(_moves(name, part) for name, part in parts.items())
+    moved = look.several(_moves(name, of_trace) for name, of_trace in parts.items())
     return look.finished("figure_7", figure, table, moves=moved)
 
 

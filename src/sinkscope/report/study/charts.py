@@ -147,20 +147,20 @@ def draw(
     axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float, float] | None = None
 ) -> None:
     """Every mark with its interval, along x (flat) or y; values beyond the limits stand at the edge."""
-    for one in series:
-        places = [place for place, _ in one.points]
+    for marks in series:
+        places = [place for place, _ in marks.points]
         low, high = limits or (-np.inf, np.inf)
-        values = np.array([estimate for _, estimate in one.points], dtype=float).reshape(
+        values = np.array([estimate for _, estimate in marks.points], dtype=float).reshape(
             -1, 3
         )  # none, where nothing is known
         bounds = np.clip(values.T, low, high)
         # A bound that is not known leaves no half of an interval.
         known = np.isfinite(bounds).all(axis=0)
         error = np.where(known, np.clip([bounds[0] - bounds[1], bounds[2] - bounds[0]], 0, None), np.nan)
-        colour, inside = PAPER[one.colour], PAPER["surface" if one.hollow else one.colour]
+        colour, inside = PAPER[marks.colour], PAPER["surface" if marks.hollow else marks.colour]
         axes.errorbar(
-            *((bounds[0], places) if flat else (places, bounds[0])), **{"xerr" if flat else "yerr": error}, fmt=one.marker,
-            linestyle=one.line or "none", color=colour, label=visible(one.label), markersize=6, linewidth=1.6, elinewidth=1.6,
+            *((bounds[0], places) if flat else (places, bounds[0])), **{"xerr" if flat else "yerr": error}, fmt=marks.marker,
+            linestyle=marks.line or "none", color=colour, label=visible(marks.label), markersize=6, linewidth=1.6, elinewidth=1.6,
             markerfacecolor=inside,
         )  # fmt: skip
     if limits is not None:

@@ -54,16 +54,18 @@ def inspection(source: StudySource) -> dict[str, Any] | None:
     if "holdings" not in source.frames:
         return None
     names = source.inspected
-    known = {
+    verdicts_of = {
         (str(row["question"]), name): (at, row)
         for name, part in names.items()
         for at, row in source.rows("holdings", model=part["model"].iloc[0], task=part["task"].iloc[0])
     }
-    asked = [question for question in dict.fromkeys(question for question, _ in known) if question != KIND]
-    body = [[question, *(_answer(known.get((question, name))) for name in names)] for question in asked]
+    asked = [
+        question for question in dict.fromkeys(question for question, _ in verdicts_of) if question != KIND
+    ]
+    body = [[question, *(_answer(verdicts_of.get((question, name))) for name in names)] for question in asked]
     caption = "Yes and no need the whole 95 % interval, widened by a quarter, on one side of the limit, and 20 prompts"
     return {
-        "kinds": [(name, known[KIND, name][1]) for name in names if (KIND, name) in known],
+        "kinds": [(name, verdicts_of[KIND, name][1]) for name in names if (KIND, name) in verdicts_of],
         "pictures": [holdings_name(name) for name in names],
         "answers": Table(caption, ("question", *names), body, "tables/holdings.csv"),
         "measures": plain_table(source, "inspection", "95 % intervals over prompts; layer −1: mean over layers"),

@@ -416,7 +416,7 @@ class Panel {
     const { view, field } = this;
     if (!field.mean) {
       const longest = [...field.residences].sort((a, b) => (b.stop - b.start - (a.stop - a.start)) || b.strength - a.strength);
-      this.setStayHead("Residences of this head, longest first", "steps", "strength", "end");
+      this.setStayHead("Residences of this head (steps in a row in which a key is its sink), longest first", "steps", "strength", "end");
       this.fill(this.stayTable, longest.slice(0, 8).map((one) => ({ key: one.key, cells: [
         String(view.position[one.key]), this.shortText(one.stop, one.key), `${view.steps[one.start]}–${view.steps[one.stop]}`,
         numberText(one.strength), view.fates[one.fate]] })));

@@ -116,20 +116,22 @@ def logic(rng: Random, rules: int) -> Draft:
     who = rng.choice(NAMES)
     true, *others = rng.sample(ADJECTIVES, rules + 2)
     never = others.pop()  # nothing concludes it, so that a rule with this premise never applies
-    known, written, canonical = [true], [], []
+    concluded, written, canonical = [true], [], []
     applied = rules if rules == 1 else rng.randint((rules + 1) // 2, rules - 1)
     for number, conclusion in enumerate(others):
-        premises = [rng.choice(known) if number < applied else never]
-        if rng.randrange(TWO_PREMISES) == 0 and len(known) > 1:
-            premises.append(rng.choice([word for word in known if word not in premises]))
+        premises = [rng.choice(concluded) if number < applied else never]
+        if rng.randrange(TWO_PREMISES) == 0 and len(concluded) > 1:
+            premises.append(rng.choice([word for word in concluded if word not in premises]))
         rng.shuffle(premises)
         canonical.append((conclusion, sorted(premises)))
         written.append(f"If {' and '.join(premises)} then {conclusion}.")
         if number < applied:
-            known.append(conclusion)
+            concluded.append(conclusion)
     skeleton = f"logic:{true}{sorted(canonical)}"
     rng.shuffle(written)
-    return Draft(skeleton, f"{who} is {true}. {' '.join(written)} What is {who}?", f"#### {' '.join(known)}")
+    return Draft(
+        skeleton, f"{who} is {true}. {' '.join(written)} What is {who}?", f"#### {' '.join(concluded)}"
+    )
 
 
 def right_logic(document: Document, given: str) -> bool:

@@ -64,7 +64,7 @@ def run_many(
     # Models often write the same program again.
     different = list(dict.fromkeys(programs))
     readings = bounded.apply([("syntax-error", program.source) for program in different])
-    known = {
+    result_of = {
         program: Result(False, reading.value, 0.0, "", rung.name)
         for program, reading in zip(different, readings, strict=True)
         if reading.value
@@ -73,15 +73,15 @@ def run_many(
     def run_all(some: Sequence[Program], at_once: int) -> None:
         with ThreadPoolExecutor(at_once) as pool:
             results = pool.map(lambda program: execute(program, timeout, limits, rung), some)
-            known.update(zip(some, results, strict=True))
+            result_of.update(zip(some, results, strict=True))
 
-    left = [program for program in different if program not in known]
+    left = [program for program in different if program not in result_of]
     cores = os.cpu_count() or 1
     run_all(left, workers or 2 * cores)
     if len(left) > 1:
-        late = [program for program in left if known[program].reason == OUT_OF_TIME]
+        late = [program for program in left if result_of[program].reason == OUT_OF_TIME]
         run_all(late, min(workers or cores, cores))
-    return [known[program] for program in programs]
+    return [result_of[program] for program in programs]
 
 
 def _checked(timeout: float, limits: Limits, sandbox: str) -> Rung:
