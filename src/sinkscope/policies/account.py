@@ -18,7 +18,7 @@ class StepAccount:
     Attributes:
         share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over the real queries it acts on.
         caught, sinks: Long [layer, B, H]: how many sinks were masked, of how many there are (ε = 3, over all keys; in causal
-            models by all queries so far).
+            models as distant queries tell).
         strongest: Float [layer, B, H]: 1 where the strongest sink was masked, 0 where it was not; NaN where there is none.
         removed, absorbed: Float64 [layer, B, H]: attention of this step that went to sinks that were masked, and to all sinks,
             in units of uniform attention.

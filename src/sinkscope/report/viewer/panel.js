@@ -120,7 +120,7 @@ class Panel {
       element("span", {}, element("i", { class: "token decided" }, "a"), " written in this step"),
       element("span", {}, element("i", { class: "token sink" }, "a"), ` sink: above ${view.scores[0].distance ? "at least" : "about"} ${amountText(view.scores[0].above, view.scores[0])}`),
       ...(view.scores[0].unknown ? [element("span", {}, element("i", { class: "token unknown" }, "a"), " unknown whether a sink: too few distant queries")] : []),
-      ...(view.masked_keys ? [element("span", {}, element("i", { class: "token hidden-key" }, "a"), " hidden by the policy")] : []));
+      ...(view.masked_keys ? [element("span", {}, element("i", { class: "token hidden-key" }, "a"), " masked by the policy")] : []));
   }
 
   saveButtons(picture) {
@@ -461,7 +461,7 @@ class Panel {
     const value = code < LEFT_OUT ? amountText(field.values[code], this.score) : code === LEFT_OUT ? "not among the strongest 8" : "too few distant queries";
     const sink = code === MISSING || this.score.above === null ? "unknown whether a sink" : field.mean ? `sink in ${this.sinkText(i)} ${this.score.sinks_of === "heads" ? "heads" : "layers"}` : field.counts[i] ? "sink" : "no sink";
     const more = [flag & PROMPT ? "prompt" : "answer", flag & DECIDED ? "written in this step" : "",
-      field.hidden?.[i] ? `hidden by the policy in ${field.hidden[i]} heads` : ""].filter(Boolean).join(", ");
+      field.hidden?.[i] ? `masked by the policy in ${field.hidden[i]} heads` : ""].filter(Boolean).join(", ");
     return `step ${view.steps[at.step]} · ${place} · ${text} · ${value} · ${sink} · ${more}`;
   }
 }
