@@ -216,3 +216,9 @@ def test_representation_names_what_it_is() -> None:
     assert model.shape.kv_heads == stored["num_key_value_heads"] == 2
     assert model.shape.vocabulary == 512
     assert len(model.digest) == 64
+
+
+@pytest.mark.parametrize("family", [None, "llada"])
+def test_a_causal_mode_that_is_not_there_is_refused_whatever_names_the_family(family: str | None) -> None:
+    with pytest.raises(ss.SinkscopeError, match="has one mode; leave out @causal"):
+        ss.load("organism/scratch@causal", family=family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -181,3 +182,16 @@ def test_without_learned_sinks_there_is_nothing_to_take() -> None:
 @pytest.mark.parametrize("kind", ["jamba", "minimax"])
 def test_generation_of_hybrids_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
     assert generated(loaded(kind, tmp_path)) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_attention_that_looks_both_ways_is_told_in_every_dtype(dtype: str, tmp_path: Path) -> None:
+    """A tiny random BERT moves earlier logits by less than half precision rounds what two attention functions give."""
+    tiny("bert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"is_decoder": False, "architectures": ["BertLMHeadModel"]})
+    )
+    with pytest.raises(ss.SinkscopeError, match="looks both ways"):
+        ss.load(tmp_path, device="cpu", dtype=dtype, family="causal")

@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 from tests.sinks import synthetic
 
+from sinkscope.base.errors import InputError
 from sinkscope.sinks import (
     composition,
     detect,
@@ -352,3 +353,13 @@ def test_intervals_are_over_prompts_not_detections():
     assert width[20] > 0.6 * width[2] > 0
     alone = composition(synthetic.trace("newline", lengths=(20,)))
     assert np.isnan(alone["frequency_low"]).all()
+
+
+def test_statistics_that_were_asked_at_other_thresholds_are_not_merged():
+    data = synthetic.trace("static", lengths=(9,), answer=8, block=4, heads=1, layers=1)
+    one, other = (
+        sink_statistics(data, parts=("depth", "settings"), settings=settings)
+        for settings in (((2.0, "auto"), (4.0, "auto")), ((4.0, "auto"), (6.0, "auto")))
+    )
+    with pytest.raises(InputError, match="shards differ in settings"):
+        merge([one, other], relabel=True)

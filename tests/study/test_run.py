@@ -275,7 +275,7 @@ def test_the_terminal_ends_with_accuracies_a_line_for_each_model_and_the_report(
     assert lines[0] == "word_problems, 4 documents: right answers, % (95 % interval)"
     assert [line.split("  ")[0] for line in lines[2:5]] == ["no mask", "strongest key", ""]
     assert "as many random keys" in lines[4]
-    assert all("0 (0 to 49)" in line for line in lines[2:5])
+    assert all("0 (0–49)" in line for line in lines[2:5])
     (model,) = (line for line in lines if line.startswith("llada: sinks in "))
     assert model.endswith("needed: undecided (too little is there to be lost)"), (
         "it answers nothing, so nothing can be lost"

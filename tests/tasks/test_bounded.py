@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import pytest
@@ -76,3 +77,15 @@ def test_extraction_still_ignores_what_lm_eval_ignores() -> None:
     assert is_right("gsm8k-strict", "$7", "#### 7")
     assert is_right("gsm8k-strict", "first #### 3 then #### 7", "#### 7")
     assert not is_right("gsm8k-strict", "7 #### ", "#### 7")
+
+
+def test_a_parent_that_ignores_alarms_has_a_limit_too() -> None:
+    """A child inherits what its parent ignores and blocks."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        [reading] = bounded.apply(
+            [("sanitized", "", HOSTILE["a hundred long lines that do not end"], "f")], seconds=0.05
+        )
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "took more than 0.05 s" in reading.error

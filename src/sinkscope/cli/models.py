@@ -85,7 +85,7 @@ def facts(checkpoint: Any) -> dict[str, Any]:
     from sinkscope.models.tokenizer import read_tokenizer
 
     family = family_of(checkpoint)
-    # What `ss.load` would refuse is refused here too, before it is described as a model that works.
+    # What `ss.load` would refuse is refused here too, where it can be told without weights.
     dry_probe(checkpoint, family)
     with checkpoint.described():
         config = family.config(checkpoint)

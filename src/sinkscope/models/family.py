@@ -224,7 +224,7 @@ def family_of(checkpoint: Checkpoint, name: str | None = None) -> Family:
         if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
             raise InputError(f"family {name!r} is one of transformers' causal models; did you mean causal?")
     if name is not None:
-        return FAMILIES.find(name)
+        return in_mode(FAMILIES.find(name), checkpoint.causal, checkpoint.source)
     claims = (family for family in FAMILIES.values() if not family.causal and family.claims(checkpoint))
     return in_mode(next(claims, FAMILIES["causal"]), checkpoint.causal, checkpoint.source)
 

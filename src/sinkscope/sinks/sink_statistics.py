@@ -51,7 +51,7 @@ OTHER_SETTINGS = (
 )
 """(ε, rule) by which verdicts on traces are asked again, but for the statistics' own: none should depend on a convention."""
 
-_SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts")
+_SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts", "settings")
 
 Record: TypeAlias = dict[str, tuple[tuple[str, ...], Array]]
 

@@ -150,6 +150,9 @@ def _answer_lines() -> None:
 if __name__ == "__main__":
     import resource
 
+    # Who started this may ignore or block alarms, which a child inherits.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # `x + x + …` is as deep as it is long: the parser's own limit comes first, then a stack that holds it.
