@@ -26,9 +26,7 @@ if settings is not None:
         database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
-    settings.register_profile(
-        "thorough", settings.get_profile("default"), max_examples=500, derandomize=False
-    )
+    settings.register_profile("thorough", settings.get_profile("default"), max_examples=500, derandomize=False)
     settings.load_profile("default")
 
 

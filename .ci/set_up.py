@@ -131,9 +131,7 @@ def install_torch() -> None:
     pip("uv")
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--python", str(PYTHON), "--torch-backend", "cpu"]
     if subprocess.run([*uv, f"torch=={pinned[1]}"], check=False).returncode:
-        say(
-            "no CPU build within reach: the default build follows, with several GB of CUDA libraries on x86-64"
-        )
+        say("no CPU build within reach: the default build follows, with several GB of CUDA libraries on x86-64")
 
 
 def pip(*what: str, check: bool = True) -> bool:

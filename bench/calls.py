@@ -44,9 +44,5 @@ if __name__ == "__main__":
     shape, length = (sys.argv[1:] + [usual, "64"][len(sys.argv) - 1 :])[:2]
     network = model_of(shape, "auto", "auto")
     for way, options in WAYS.items():
-        each = ", ".join(
-            f"{1000 * call / int(length):.2f}" for call in seconds(network, int(length), **options)
-        )
-        print(
-            f"{shape}, {PROMPT} + {length} tokens, {way}: {each} ms a token in calls 1 to {CALLS}", flush=True
-        )
+        each = ", ".join(f"{1000 * call / int(length):.2f}" for call in seconds(network, int(length), **options))
+        print(f"{shape}, {PROMPT} + {length} tokens, {way}: {each} ms a token in calls 1 to {CALLS}", flush=True)

@@ -50,9 +50,7 @@ def cases(model: Model, grid: Grid | None, answer: int, block: int, steps: int) 
     for batch, length in grid or GRIDS[model.device.type == "cuda"]:
         new = min(answer, length // 2 // block * block)
         if new < 2 * TURNS * block:
-            raise InputError(
-                f"{batch}x{length}: {4 * TURNS * block} tokens are needed, half of them the answer"
-            )
+            raise InputError(f"{batch}x{length}: {4 * TURNS * block} tokens are needed, half of them the answer")
         try:
             measured = _measure(model, batch, length, new, block, steps)
         except torch.OutOfMemoryError:
@@ -61,9 +59,7 @@ def cases(model: Model, grid: Grid | None, answer: int, block: int, steps: int) 
         yield from ({"batch": batch, "length": length, **case} for case in measured)
 
 
-def _measure(
-    model: Model, batch: int, length: int, answer: int, block: int, steps: int
-) -> list[dict[str, Any]]:
+def _measure(model: Model, batch: int, length: int, answer: int, block: int, steps: int) -> list[dict[str, Any]]:
     before = (answer // block // 2 - TURNS) * block  # tokens of the blocks that are passed over
     prompt = random_tokens(model, batch, length - answer + before)
     decoding = LladaDecoding(length=answer - before, block=block)

@@ -24,9 +24,7 @@ GRIDS: dict[tuple[bool, bool], Grid] = {
 """By whether the model is causal, and whether it is on a GPU."""
 
 
-def cases(
-    model: Model, grid: Grid | None, steps: int, rivalry: bool, best: Device
-) -> Iterator[dict[str, Any]]:
+def cases(model: Model, grid: Grid | None, steps: int, rivalry: bool, best: Device) -> Iterator[dict[str, Any]]:
     """Batch, length, limits in seconds, and timings: name → {seconds, steps, peak}, or that memory ran out."""
     on_gpu, causal = model.device.type == "cuda", model.spec.causal
     for batch, length in grid or GRIDS[causal, on_gpu]:
@@ -44,9 +42,7 @@ def cases(
             others["official"] = partial(rivals.official, model, x[:1], length - answer, BLOCK, steps)
             others["eager"] = partial(rivals.eager, model, x, steps)
         measured = timings(model, prompt, decoding, 1 if on_gpu else TURNS, others)
-        each = {
-            name: "out of memory" if timing is None else vars(timing) for name, timing in measured.items()
-        }
+        each = {name: "out of memory" if timing is None else vars(timing) for name, timing in measured.items()}
         case: dict[str, Any] = {"batch": batch, "length": length, "timings": each}
         if not model.spec.blocks:  # a step there reads some of the experts, or asks a few queries of a cache
             step = (1, 1) if causal else (length, BLOCK)  # one new token, or all positions

@@ -50,9 +50,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     for picture in WEIGHTS.glob("*/emergence.svg"):
-        files.append(
-            File.generated(config, f"images/emergence-{picture.parent.name}.svg", abs_src_path=str(picture))
-        )
+        files.append(File.generated(config, f"images/emergence-{picture.parent.name}.svg", abs_src_path=str(picture)))
     return files
 
 
@@ -104,13 +102,7 @@ def api_pages() -> dict[str, str]:
         overview.append(f"| [{title}](api/{folder}.md) | {', '.join(words)} |")
         lines = [f"# {title}", "", about, "", *(_entry(name, folder) for name in names[folder])]
         pages[f"reference/api/{folder}.md"] = "\n".join(lines)
-    overview += [
-        "",
-        "The examples run in the tests, after these lines:",
-        "",
-        f"```python\n{preamble}\n```",
-        "",
-    ]
+    overview += ["", "The examples run in the tests, after these lines:", "", f"```python\n{preamble}\n```", ""]
     overview += ["Shapes: B rows, S positions, K keys, h heads (or 1 if a set is shared).", ""]
     return {"reference/api.md": "\n".join(overview), **pages}
 
@@ -138,14 +130,7 @@ def command_page() -> str:
         for option in arguments:
             option.metavar = option.metavar or str(option.name).upper()
         words = " ".join(option.metavar if option.required else f"[{option.metavar}]" for option in arguments)
-        lines += [
-            f"## {name}",
-            "",
-            f"`sinkscope {name} {words}`".replace(" `", "`"),
-            "",
-            command.help or "",
-            "",
-        ]
+        lines += [f"## {name}", "", f"`sinkscope {name} {words}`".replace(" `", "`"), "", command.help or "", ""]
         rows = [f"| `{option.metavar}` | {option.help or ''} |" for option in arguments]
         rows += [f"| `{part}` | {made.help} |" for part, made in getattr(command, "commands", {}).items()]
         rows += [

@@ -66,9 +66,7 @@ class Format:
         text = self._written(float(row[value]), *ends)
         text = f"**{text}**" if self.bold and row[self.bold] < 0.05 else text
         text += (
-            f" (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{int(row['n'])})"
-            if self.usual and row["n"] != self.usual
-            else ""
+            f" (n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}{int(row['n'])})" if self.usual and row["n"] != self.usual else ""
         )
         return f"{self.words.get(row[self.before], row[self.before])} {text}" if self.before else text
 

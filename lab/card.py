@@ -55,9 +55,7 @@ def read_files(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file():
             if name in NEEDED:
-                raise InputError(
-                    f"{folder} has no {name}: a card is written from it; train and measure first"
-                )
+                raise InputError(f"{folder} has no {name}: a card is written from it; train and measure first")
             continue
         try:
             data = json.loads(path.read_text(encoding="utf-8"))

@@ -40,24 +40,18 @@ def accuracy(folder: Path, count: int, batch: int = 128) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("accuracy", "profile", "write"))
     parser.add_argument("--prompts", type=int, help="questions; default: 24 for a profile, 500 of each task")
     parser.add_argument("--models", default=",".join(RECIPES), help="names, separated by commas")
-    parser.add_argument(
-        "--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every organism"
-    )
+    parser.add_argument("--root", type=Path, default=WEIGHTS, help="folder that holds NAME/ for every organism")
     given = parser.parse_args(words)
     try:
         for name in given.models.split(","):
             if not (given.root / name / "config.json").is_file():
                 raise InputError(f"there is no organism {given.root / name}: {nearest(name, list(RECIPES))}")
             if given.prompts is not None and given.prompts < 2:
-                raise InputError(
-                    f"prompts is {given.prompts}: intervals need at least 2, and about 10 to be trusted"
-                )
+                raise InputError(f"prompts is {given.prompts}: intervals need at least 2, and about 10 to be trusted")
             began = time.monotonic()
             for path in _make(given.command, given.root / name, given.prompts):
                 print(f"{path}: {time.monotonic() - began:.0f} s")

@@ -84,19 +84,13 @@ def main() -> None:
     )
     print(table(names, [planted_row(length) for length in heads.LENGTHS]))
     smol = ss.load("smollm2", device="cpu", dtype="float32")
-    licence = smol.tokenizer((Path(__file__).parents[1] / "LICENSE").read_text(), return_tensors="pt")[
-        "input_ids"
-    ]
+    licence = smol.tokenizer((Path(__file__).parents[1] / "LICENSE").read_text(), return_tensors="pt")["input_ids"]
     print("SmolLM2", table(WORDS, [text_row(smol, licence[:, :n]) for n in TEXTS]), sep="\n\n")
     organism = ss.load("organism/causal", device="cpu", dtype="float32")
     task = registry.get("word_problems", "causal")
     prompt = encode_prompt(organism, task.prompt(task.documents(1)[0]), task.scheme).ids
     run = ss.generate(organism, torch.tensor([prompt]), ss.GreedyDecoding(length=64, eos=None))
-    print(
-        "organism/causal",
-        table(WORDS, [text_row(organism, run.sequences[:1, :n]) for n in TEXTS[:5]]),
-        sep="\n\n",
-    )
+    print("organism/causal", table(WORDS, [text_row(organism, run.sequences[:1, :n]) for n in TEXTS[:5]]), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -50,8 +50,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "deepseek_v4": {
-        "layer_types": ["sliding_attention"] * 2
-        + ["compressed_sparse_attention", "heavily_compressed_attention"]
+        "layer_types": ["sliding_attention"] * 2 + ["compressed_sparse_attention", "heavily_compressed_attention"]
     },
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "bailing_hybrid": {
@@ -64,8 +63,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     "cohere_compass_text": {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "rope_parameters": {
-            layer: {"rope_type": "default", "rope_theta": 10000.0}
-            for layer in ("sliding_attention", "full_attention")
+            layer: {"rope_type": "default", "rope_theta": 10000.0} for layer in ("sliding_attention", "full_attention")
         },
     },
     "dbrx": {
@@ -92,12 +90,7 @@ EXTRA: dict[str, dict[str, Any]] = {
     },
     "zaya": {"num_experts_per_tok": 1, "num_experts_per_token": 1},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "reformer": {
-        "is_decoder": True,
-        "axial_pos_embds": False,
-        "attention_head_size": 8,
-        "feed_forward_size": 48,
-    },
+    "reformer": {"is_decoder": True, "axial_pos_embds": False, "attention_head_size": 8, "feed_forward_size": 48},
     "mamba2": {"num_heads": 8, "head_dim": 8},
 }
 """What a type needs besides."""
@@ -179,9 +172,7 @@ def generated(model: ss.Model) -> str:
     prompt = torch.randint(3, 90, (2, 9), generator=draw)
     try:
         run = ss.generate(model, prompt, ss.GreedyDecoding(5, eos=None), capture=ss.Capture())
-        again = ss.generate(
-            model, prompt, ss.GreedyDecoding(5, eos=None), policy="top:1", capture=ss.Capture()
-        )
+        again = ss.generate(model, prompt, ss.GreedyDecoding(5, eos=None), policy="top:1", capture=ss.Capture())
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     model.network.set_attn_implementation("eager")
@@ -222,9 +213,7 @@ def table() -> str:
     groups: dict[str, list[str]] = {}
     for one in found:
         groups.setdefault(said(one), []).append(f"`{one.kind}`")
-    for words, kinds in sorted(
-        groups.items(), key=lambda group: (group[0].startswith("refused"), -len(group[1]))
-    ):
+    for words, kinds in sorted(groups.items(), key=lambda group: (group[0].startswith("refused"), -len(group[1]))):
         lines.append(f"| {', '.join(kinds)} | {words} |")
     lines += ["", f"Not tried here: {', '.join(f'`{kind}`' for kind, _ in apart)} (they take other inputs than text, or no tiny "
               "network of them could be made)."]  # fmt: skip
@@ -239,9 +228,7 @@ def said(one: Outcome) -> str:
         plain = re.sub(r"transformers' (?!attention|own)\w+", "the network", one.reason)
         plain = re.sub(r"\w+Attention passes", "it passes", plain)
         plain = re.sub(
-            r" \(layer \d+\)| \(off by [^)]*\)| \([A-Z]\w+Attention[^)]*\)| \((?:MultiHead)?Attention\)",
-            "",
-            plain,
+            r" \(layer \d+\)| \(off by [^)]*\)| \([A-Z]\w+Attention[^)]*\)| \((?:MultiHead)?Attention\)", "", plain
         )
         return "refused: " + plain.split("; ")[0].replace("|", "\\|")
     words = [

@@ -71,9 +71,7 @@ def claims(judged: Judged) -> Iterator[dict[str, str]]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("studies", nargs="*", type=Path, help="folders of finished studies")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

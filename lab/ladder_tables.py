@@ -29,9 +29,7 @@ KEPT = ("recipe", "tokens", "parameters", "loss", "seconds", "hardware", "torch"
 
 def once(frame: pd.DataFrame) -> pd.DataFrame:
     """Without rows that a later study has too: what is said of the runs themselves, with more of it where there are traces."""
-    about = [
-        column for column in frame if column != "emerged" and not pd.api.types.is_float_dtype(frame[column])
-    ]
+    about = [column for column in frame if column != "emerged" and not pd.api.types.is_float_dtype(frame[column])]
     return frame.drop_duplicates(about, keep="last") if about else frame
 
 
@@ -77,15 +75,11 @@ def emergence(runs: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", type=Path, nargs="+", help="the folder of a finished study")
     parser.add_argument("runs", type=Path, help="the folder of the training runs")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--battery", type=Path, help="the folder of a finished study battery, for skill_losses.csv"
-    )
+    parser.add_argument("--battery", type=Path, help="the folder of a finished study battery, for skill_losses.csv")
     parser.add_argument("--pictures", type=Path, help="for ladder.png")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)

@@ -32,12 +32,7 @@ def about(model: Model) -> dict[str, Any]:
     cpu = f"CPU, {threads} thread{'' if threads == 1 else 's'}"
     where = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else cpu
     dtype = str(model.dtype).removeprefix("torch.")
-    return {
-        "digest": model.digest,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "where": where,
-        "dtype": dtype,
-    }
+    return {"digest": model.digest, "date": time.strftime("%Y-%m-%d", time.gmtime()), "where": where, "dtype": dtype}
 
 
 def profile(folder: Path, prompts: int) -> dict[str, Any]:
@@ -103,9 +98,7 @@ def first_token(data: xr.Dataset) -> list[dict[str, Any]]:
         last = int(np.flatnonzero(np.isfinite(scores).all(axis=(1, 2)))[-1])  # the row's own last step
         at = one.isel(step=last)
         received.append(scores[last].mean(axis=-1))
-        values.append(
-            _over_median(at["value_norm"].transpose("layer", "kv_head", "key").values, first).mean(-1)
-        )
+        values.append(_over_median(at["value_norm"].transpose("layer", "kv_head", "key").values, first).mean(-1))
         hidden.append(_over_median(at["hidden_norm"].transpose("layer", "key").values, first))
     columns = {"received": received, "value_ratio": values, "hidden_ratio": hidden}
     each = {name: np.stack(column) for name, column in columns.items()}  # [sample, layer]

@@ -121,10 +121,7 @@ def traces(out: Path) -> list[Path]:
 
 def english(out: Path) -> list[Path]:
     """SmolLM2 and its diffusion twin go on from the same sentences; both side by side in the viewer."""
-    decodings = {
-        "smollm2-twin": ss.DreamDecoding(length=40, steps=40),
-        "smollm2": ss.GreedyDecoding(length=40),
-    }
+    decodings = {"smollm2-twin": ss.DreamDecoding(length=40, steps=40), "smollm2": ss.GreedyDecoding(length=40)}
     recorded = []
     for name, decoding in decodings.items():
         model = ss.load(name, device="cpu")

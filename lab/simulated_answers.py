@@ -71,9 +71,7 @@ def evaluations_of(model: Measures, rng: Rng) -> Iterator[Evaluation]:
             name = policy if draw == 0 else f"{policy},seed={draw}"
             whole = settings | {"policy": None if policy == "none" else name}
             records = tuple(
-                record(
-                    i, document, score if texts else float(score * draws > draw + 0.5), run, texts, whole, rng
-                )
+                record(i, document, score if texts else float(score * draws > draw + 0.5), run, texts, whole, rng)
                 for i, (document, score) in enumerate(run.scores.items())
             )
             yield Evaluation(records, whole)

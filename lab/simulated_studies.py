@@ -68,10 +68,7 @@ def answers(n: int, base: float, policies: dict[str, float], rng: Rng) -> dict[s
         keep = (left - flips) / base
         draws = 3 if policy.startswith("random") else 1
         runs[policy] = np.mean(
-            [
-                np.where(right, rng.random(n) < keep, rng.random(n) < flips / max(1e-9, 1 - base))
-                for _ in range(draws)
-            ],
+            [np.where(right, rng.random(n) < keep, rng.random(n) < flips / max(1e-9, 1 - base)) for _ in range(draws)],
             axis=0,
         )
     return {name: dict(zip(names, map(float, scores), strict=True)) for name, scores in runs.items()}
@@ -149,9 +146,7 @@ def through(simulation: Simulation, change: Callable[[Study], Study]) -> Simulat
         return lambda x: change(planted(x))
 
     nulls = tuple(null._replace(study=change(null.study)) for null in simulation.nulls)
-    return Simulation(
-        nulls, tuple(effect._replace(study=changed(effect.study)) for effect in simulation.effects)
-    )
+    return Simulation(nulls, tuple(effect._replace(study=changed(effect.study)) for effect in simulation.effects))
 
 
 POLICIES = {
@@ -194,10 +189,7 @@ def robust(name: str, control: str) -> Simulation:
         (
             Effect(lambda x: alone(**{name: 0.9 - x, control: 0.9}), CONTRADICTED, LOSSES, "lost"),
             Effect(
-                lambda x: alone(**{name: 0.9 - x, control: 0.9}),
-                SUPPORTED,
-                (0.03, 0.02, 0.01, 0.0),
-                "lost at most",
+                lambda x: alone(**{name: 0.9 - x, control: 0.9}), SUPPORTED, (0.03, 0.02, 0.01, 0.0), "lost at most"
             ),
         ),
     )
@@ -215,8 +207,7 @@ def rivals(name: str) -> Simulation:
     def both(own: float, causal: float, base: float = 0.9, other: float = 0.95, **more: Any) -> Study:
         lost = {key: other * value if key == mass else value for key, value in more.items()}
         return beside(
-            {"base": base, name: base * own},
-            {"family": "causal", "base": other, name: other * causal, **lost},
+            {"base": base, name: base * own}, {"family": "causal", "base": other, name: other * causal, **lost}
         )
 
     return Simulation(
@@ -245,9 +236,7 @@ def rivals(name: str) -> Simulation:
     )
 
 
-def diffusion(
-    own: float, other: float, bases: tuple[float, float, float] = (0.6, 0.8, 0.85), **more: Any
-) -> Study:
+def diffusion(own: float, other: float, bases: tuple[float, float, float] = (0.6, 0.8, 0.85), **more: Any) -> Study:
     """Three diffusion models; more: options of the first."""
     first, *rest = (
         {"family": family, "base": base, "ten": base * left}
@@ -375,9 +364,7 @@ def traced(
     return study
 
 
-def share_claim(
-    measure: Measure, limit: float, above: bool, reverse: bool = False, of: str = ""
-) -> Simulation:
+def share_claim(measure: Measure, limit: float, above: bool, reverse: bool = False, of: str = "") -> Simulation:
     """A share against a limit, at the limit with three spreads; reverse: the table holds 1 − the share."""
 
     def at(mean: float, spread: float) -> Study:
@@ -392,10 +379,7 @@ def share_claim(
             Null(f"exactly {limit:g}, prompts differ", at(limit, 0.7)),
             Null(f"exactly {limit:g}, all or nothing", at(limit, 1.0)),
         ),
-        (
-            Effect(lambda x: at(x, 0.4), up, higher, "share"),
-            Effect(lambda x: at(x, 0.4), down, lower, "share"),
-        ),
+        (Effect(lambda x: at(x, 0.4), up, higher, "share"), Effect(lambda x: at(x, 0.4), down, lower, "share")),
     )
 
 
@@ -409,10 +393,7 @@ def signed_claim(measure: Measure, above: bool) -> Simulation:
     sizes = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5)
     return Simulation(
         (Null("no change", at(0.0)), Null("no change, long tail", at(0.0, skewed))),
-        (
-            Effect(at, up, sizes, "standard deviations"),
-            Effect(lambda x: at(-x), down, sizes, "standard deviations"),
-        ),
+        (Effect(at, up, sizes, "standard deviations"), Effect(lambda x: at(-x), down, sizes, "standard deviations")),
     )
 
 
@@ -492,11 +473,7 @@ def drift_claim(sign: int, event: Measure | None = None) -> Simulation:
             Null("no drift", at(0.0), (SUPPORTED,)),
             Null("exactly 0.1", at(0.1)),
             Null("exactly 0.1, prompts alike", at(0.1, 0.05)),
-            *(
-                [Null("it drifts, but not with the blocks", at(0.3, p=None), (CONTRADICTED,))]
-                if event
-                else []
-            ),
+            *([Null("it drifts, but not with the blocks", at(0.3, p=None), (CONTRADICTED,))] if event else []),
         ),
         (
             Effect(at, SUPPORTED, (0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5), "of the length"),
@@ -511,9 +488,7 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
     def at(share: float, whole: float = 1.0) -> Study:
         def study(n: int, rng: Rng) -> Measures:
             common = rng.gamma(1.0, 1.0, n)
-            own, other = (
-                whole * part * (0.5 * common + 0.5 * rng.gamma(1.0, 1.0, n)) for part in (share, 1 - share)
-            )
+            own, other = (whole * part * (0.5 * common + 0.5 * rng.gamma(1.0, 1.0, n)) for part in (share, 1 - share))
             found = {
                 LEADS[wanted].named(): mean_interval(own - 2 * other),
                 LEADS[opposite].named(): mean_interval(other - 2 * own),
@@ -531,10 +506,7 @@ def leads_claim(wanted: str, opposite: str) -> Simulation:
         (
             Effect(at, SUPPORTED, (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0), "share of the unique gain"),
             Effect(
-                lambda x: at(1 - x),
-                CONTRADICTED,
-                (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0),
-                "share of the unique gain",
+                lambda x: at(1 - x), CONTRADICTED, (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0), "share of the unique gain"
             ),
         ),
     )

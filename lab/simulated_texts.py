@@ -53,9 +53,7 @@ def normal(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
 
 def log_normal(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
     """Log-normal changes, σ = 1."""
-    return {
-        name: mean * rng.lognormal(-0.5, 1.0, n) + rng.normal(0.0, NOISE, n) for name, mean in means.items()
-    }
+    return {name: mean * rng.lognormal(-0.5, 1.0, n) + rng.normal(0.0, NOISE, n) for name, mean in means.items()}
 
 
 def measured(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
@@ -64,8 +62,7 @@ def measured(n: int, means: dict[str, float], rng: Rng) -> dict[str, Array]:
     own = models[rng.integers(len(models))]
     texts = rng.integers(0, len(own["top:1"]), n)
     return {
-        name: own[name if name in own else "random(top:1)" if name.startswith("random") else "top:1"][texts]
-        + mean
+        name: own[name if name in own else "random(top:1)" if name.startswith("random") else "top:1"][texts] + mean
         for name, mean in means.items()
     }
 
@@ -90,13 +87,7 @@ KINDS: dict[str, Changes] = {"normal": normal, "log-normal": log_normal, "measur
 
 
 def read(
-    n: int,
-    rng: Rng,
-    changes: Changes,
-    family: str = "llada",
-    mask: str = "",
-    reached: float = 1.0,
-    **left: float,
+    n: int, rng: Rng, changes: Changes, family: str = "llada", mask: str = "", reached: float = 1.0, **left: float
 ) -> Measures:
     """One model that read n texts: shares of a token's probability that policies leave, by the names of POLICIES; controls of
     masks that were run leave all of it unless told."""
@@ -218,9 +209,7 @@ TEXTS = {
         },
         (
             effect(lambda x: ({"top": 0.95, "ten": 0.95 * (1 - x)},), SUPPORTED, LOST, "more"),
-            effect(
-                lambda x: ({"top": 0.95, "ten": 0.95 * (1 - x)},), CONTRADICTED, LITTLE, "more at most", quiet
-            ),
+            effect(lambda x: ({"top": 0.95, "ten": 0.95 * (1 - x)},), CONTRADICTED, LITTLE, "more at most", quiet),
         ),
     ),
     "mostly": simulation(
@@ -240,10 +229,7 @@ TEXTS = {
             "nothing is lost": (SUPPORTED, causal(1.0)),
             "exactly half is left": (None, causal(0.5)),
             "1 % is left, under random keys too": (None, causal(0.01, control=0.01, mass=0.01)),
-            "a loss in proportion to attention, .95 of it": (
-                SUPPORTED,
-                causal(0.3, mass=0.3**0.95, reached=0.95),
-            ),
+            "a loss in proportion to attention, .95 of it": (SUPPORTED, causal(0.3, mass=0.3**0.95, reached=0.95)),
         },
         (
             effect(lambda x: (causal(x),), SUPPORTED, LEFT, "left"),
@@ -259,10 +245,7 @@ TEXTS = {
             "the mass control loses 5 % less": (CONTRADICTED, due(0.6 * 0.95, mass=0.6)),
             "1 % is left under everything": (None, due(0.01, control=0.01, mass=0.01, rest=0.01)),
             "silence loses exactly 5 %": (None, due(0.6, silence=0.95)),
-            "a loss in proportion to attention, .91 of it": (
-                SUPPORTED,
-                due(0.4, mass=0.4**0.91, reached=0.91),
-            ),
+            "a loss in proportion to attention, .91 of it": (SUPPORTED, due(0.4, mass=0.4**0.91, reached=0.91)),
             "a loss in proportion to attention, .60 of it": (SUPPORTED, due(0.4, mass=0.4**0.6, reached=0.6)),
         },
         (

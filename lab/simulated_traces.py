@@ -48,9 +48,7 @@ Paths = Callable[[int, int, Rng], Array]
 """Prompts, keys, → the planted key of each prompt, step and head, int [n, STEPS, HEADS]; −1: none."""
 
 
-def trace(
-    n: int, rng: Rng, paths: Paths | None = None, lasting: float = 0.0, spread: float = 0.3
-) -> xr.Dataset:
+def trace(n: int, rng: Rng, paths: Paths | None = None, lasting: float = 0.0, spread: float = 0.3) -> xr.Dataset:
     """Prompts of 8 tokens, 32 answer tokens decided from left to right in two blocks, one step each.
 
     lasting: autocorrelation of the noise from step to step; spread: its standard deviation (of logarithms).
@@ -105,9 +103,7 @@ def traced(**options: Any) -> Study:
         statistics = pool().isel(sample=np.sort(rng.choice(POOL, n, replace=False)))
         about = {"model": "m", "cell": "c", "policy": "none", "traces": "planted", "task": "word_problems"}
         made = {"sinks": table_of(statistics), "thresholds": settings_table(statistics)}
-        (measures,) = collect(
-            {name: table.assign(**about) for name, table in made.items()}, {"m": Studied("llada")}
-        )
+        (measures,) = collect({name: table.assign(**about) for name, table in made.items()}, {"m": Studied("llada")})
         return measures
 
     return study

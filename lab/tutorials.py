@@ -37,9 +37,7 @@ def run(path: Path) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="notebooks without .ipynb; all by default")
     names = parser.parse_args().names
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -174,16 +174,10 @@ def beside_rules(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--runs", type=int, default=RUNS, help=f"simulated studies per row and n (default {RUNS})"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"simulated studies per row and n (default {RUNS})")
     parser.add_argument("--claims", nargs="*", default=[], help="only these claims")
-    parser.add_argument(
-        "--kind", default="", help='only the cases whose names end so: "chain", "measured reach"'
-    )
+    parser.add_argument("--kind", default="", help='only the cases whose names end so: "chain", "measured reach"')
     options = parser.parse_args(arguments)
     cases = [
         case
@@ -201,8 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = " / ".join(map(str, SIZES))
     print(f"\nBeside each rule, n = {sizes}:\n")
     table(
-        ("claim", "wrong verdicts at most, %", "supported from", "contradicted from"),
-        beside_rules(cases, false, power),
+        ("claim", "wrong verdicts at most, %", "supported from", "contradicted from"), beside_rules(cases, false, power)
     )
 
 

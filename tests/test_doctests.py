@@ -53,9 +53,7 @@ def test_examples(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def uses_the_preamble(path: Path) -> bool:
     """Examples that name something of the preamble; the others need no model."""
-    lines = [
-        line for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"\s*(>>>|\.\.\.) ", line)
-    ]
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"\s*(>>>|\.\.\.) ", line)]
     return any(re.search(r"\b(ss|model|prompts|decoding|run|trace)\b", line) for line in lines)
 
 

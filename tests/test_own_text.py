@@ -46,30 +46,9 @@ def finds_in_json(node: ast.AST) -> bool:
     return looked and isinstance(left, ast.Constant) and isinstance(left.value, str) and '"' in left.value
 
 
-TEXTS = (
-    "note",
-    "caption",
-    "sentence",
-    "evidence",
-    "verdict",
-    "reason",
-    "policy",
-    "title",
-    "label",
-    "text",
-    "line",
-)
+TEXTS = ("note", "caption", "sentence", "evidence", "verdict", "reason", "policy", "title", "label", "text", "line")
 """Names of texts of ours."""
-READERS = (
-    "startswith",
-    "endswith",
-    "partition",
-    "rpartition",
-    "split",
-    "rsplit",
-    "removeprefix",
-    "removesuffix",
-)
+READERS = ("startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix", "removesuffix")
 ROOMS = ("sinks", "statistics", "verdicts", "inspection", "study", "report", "generation")
 """Folders through which numbers travel from a trace to a page, and in which a text is nobody's input."""
 READ = {
@@ -123,24 +102,16 @@ def test_regular_expressions_read_what_others_wrote() -> None:
 
 def test_no_text_of_ours_is_told_by_its_words() -> None:
     found = {
-        name
-        for name, tree in sources()
-        for node in ast.walk(tree)
-        if finds_in_json(node) or looks_for_words(node)
+        name for name, tree in sources() for node in ast.walk(tree) if finds_in_json(node) or looks_for_words(node)
     }
     assert found <= OTHERS.keys()
 
 
 def test_between_a_trace_and_a_page_no_text_is_taken_apart() -> None:
     found = Counter(
-        name
-        for name, tree in sources()
-        for node in ast.walk(tree)
-        if name.split("/")[0] in ROOMS and takes_apart(node)
+        name for name, tree in sources() for node in ast.walk(tree) if name.split("/")[0] in ROOMS and takes_apart(node)
     )
-    assert found == {name: count for name, (count, _) in READ.items()}, (
-        "pass data on, or say in READ whose text it is"
-    )
+    assert found == {name: count for name, (count, _) in READ.items()}, "pass data on, or say in READ whose text it is"
 
 
 def test_no_reason_is_told_by_how_it_begins() -> None:
@@ -162,7 +133,4 @@ def test_no_reason_is_told_by_how_it_begins() -> None:
      '"few" not in said[0].note'],
 )  # fmt: skip
 def test_the_test_sees_them(text: str) -> None:
-    assert any(
-        finds_in_json(node) or looks_for_words(node) or takes_apart(node)
-        for node in ast.walk(ast.parse(text))
-    )
+    assert any(finds_in_json(node) or looks_for_words(node) or takes_apart(node) for node in ast.walk(ast.parse(text)))

@@ -124,9 +124,7 @@ def test_mcnemar_agrees_with_scipy(pairs: list[tuple[int, int]]) -> None:
     assert mcnemar(a, b) == pytest.approx(wanted, abs=1e-9)
 
 
-def runs(
-    n: int, base: float, lost: float, won: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def runs(n: int, base: float, lost: float, won: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Two paired runs: of the right answers a share is lost, of the wrong ones a share is won."""
     before = rng.random(n) < base
     after = np.where(before, rng.random(n) >= lost, rng.random(n) < won)
@@ -134,10 +132,7 @@ def runs(
 
 
 GRID = [
-    (share, other)
-    for share in (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9)
-    for other in (0.0, 0.05, 0.2)
-    if share + other < 1
+    (share, other) for share in (0.0, 0.02, 0.05, 0.1, 0.3, 0.5, 0.9) for other in (0.0, 0.05, 0.2) if share + other < 1
 ]
 
 
@@ -215,8 +210,7 @@ def test_paired_intervals_are_antisymmetric_and_hold_the_loss(first: list[int], 
 
 
 @pytest.mark.parametrize(
-    ("base", "lost", "won"),
-    [(0.95, 0.05, 0.0), (0.95, 0.9, 0.0), (0.3, 0.5, 0.05), (0.9, 0.1, 0.5), (0.3, 1.0, 0.0)],
+    ("base", "lost", "won"), [(0.95, 0.05, 0.0), (0.95, 0.9, 0.0), (0.3, 0.5, 0.05), (0.9, 0.1, 0.5), (0.3, 1.0, 0.0)]
 )
 def test_the_share_that_is_kept_covers(base: float, lost: float, won: float) -> None:
     rng = np.random.default_rng(1)
@@ -254,10 +248,7 @@ def test_ratios_of_losses_are_the_same_where_some_documents_cannot_be_broken() -
         hard = rng.random(400) >= easy
         return hard & (rng.random(400) < lost), hard & (rng.random(400) < control)
 
-    assert (
-        np.mean([equal_ratios([group(e, 0.6, 0.3) for e in (0.0, 0.4, 0.7)]) < 0.05 for _ in range(200)])
-        <= 0.08
-    )
+    assert np.mean([equal_ratios([group(e, 0.6, 0.3) for e in (0.0, 0.4, 0.7)]) < 0.05 for _ in range(200)]) <= 0.08
     assert equal_ratios([group(0.0, 0.6, 0.3), group(0.0, 0.1, 0.3)]) < 0.001
     assert equal_ratios([group(0.0, 0.0, 0.3), group(0.0, 0.6, 0.3)]) < 0.01
     assert equal_ratios([group(0.0, 0.6, 0.0), group(0.0, 0.6, 0.3)]) == 1.0  # the control says nothing
@@ -288,9 +279,7 @@ def test_a_loss_that_falls_on_few_texts_is_beyond_any_interval() -> None:
     rng = np.random.default_rng(3)
 
     def wrong(n: int) -> float:
-        drawn = 10 * (rng.random((1000, n)) < 0.1) * rng.gamma(1.0, 1.0, (1000, n)) + rng.normal(
-            0, 0.05, (1000, n)
-        )
+        drawn = 10 * (rng.random((1000, n)) < 0.1) * rng.gamma(1.0, 1.0, (1000, n)) + rng.normal(0, 0.05, (1000, n))
         found = [mean_difference(values, np.zeros(n)) for values in drawn]
         return sum(one.above(1.0) or one.below(1.0) for one in found) / 1000
 
@@ -332,9 +321,7 @@ def test_a_difference_of_estimates_keeps_its_edges() -> None:
 def test_intervals_over_prompts_cover_however_few_they_are(prompts: int, scale: str) -> None:
     """A bootstrap over three prompts covers about 75 %."""
     rng = np.random.default_rng(0)
-    values = (
-        rng.beta(0.9, 8.1, (1500, prompts)) if scale == "share" else rng.gamma(4.0, 0.025, (1500, prompts))
-    )
+    values = rng.beta(0.9, 8.1, (1500, prompts)) if scale == "share" else rng.gamma(4.0, 0.025, (1500, prompts))
     size = rng.uniform(0.5, 1.5, (1500, prompts))
     covered = 0
     for value, weight in zip(values, size, strict=True):

@@ -34,9 +34,7 @@ def entered() -> list[str]:
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
-        if (
-            frame.f_code.co_filename == "<string>" and "self" in frame.f_locals
-        ):  # the constructor of a dataclass
+        if frame.f_code.co_filename == "<string>" and "self" in frame.f_locals:  # the constructor of a dataclass
             module = type(frame.f_locals["self"]).__module__
             path = Path(getattr(sys.modules[module], "__file__", None) or "")
         if event == "call" and path.is_relative_to(PACKAGE):
@@ -79,9 +77,7 @@ def test_what_every_forward_goes_through_stays_readable(path: str) -> None:
 def test_loops_reach_the_model_through_the_engine_alone() -> None:
     """No file of `decoding` but the engine runs the network."""
     direct = re.compile(r"\bmodel\.(forward|hidden|decode|onward|entering|logits|network)\(")
-    files = {
-        path.name for path in (PACKAGE / "decoding").glob("*.py") if direct.search(path.read_text("utf-8"))
-    }
+    files = {path.name for path in (PACKAGE / "decoding").glob("*.py") if direct.search(path.read_text("utf-8"))}
     assert files == {"engine.py"}
 
 
@@ -96,7 +92,5 @@ def test_nothing_of_the_gpu_folder_is_imported_without_a_gpu() -> None:
     )
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"

@@ -30,10 +30,7 @@ REST = tuple(case.name for case in EVERY if case.name not in SOME)
 
 @pytest.mark.parametrize(
     "names",
-    [
-        pytest.param(SOME, id="some", marks=pytest.mark.slow),
-        pytest.param(REST, id="the rest", marks=pytest.mark.soak),
-    ],
+    [pytest.param(SOME, id="some", marks=pytest.mark.slow), pytest.param(REST, id="the rest", marks=pytest.mark.soak)],
 )
 def test_kernel_equals_dense_reference(names: tuple[str, ...]) -> None:
     """Every pattern, head layout, dtype and kind of scores; one process for all, whose start takes as long as several cases."""

@@ -18,9 +18,7 @@ from sinkscope.attention.received import TILE_BYTES, received, tiled_mass
 from sinkscope.attention.visibility import Scores, Visibility, query_weights
 
 
-def expected_output(
-    case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> torch.Tensor:
+def expected_output(case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     """[B, H, Q, D], float64; padded queries by the rule of the case."""
     values = v.repeat_interleave(case.H // case.G, 1).double()
     out = naive.softmax(naive.scores(q, k, scale), case.allowed()) @ values
@@ -114,9 +112,7 @@ def test_sequences_longer_than_a_tile(effect: str, causal: bool) -> None:
         taken = KeyMask(None, Band(40, first=3))
         kept = ((here[:, None] - here).abs() < 40) | ((here >= 5) & (here < 8))
         kept = kept[None, None]
-    visible = real[:, None, None] & (
-        here[:, None] >= here if causal else torch.ones(size, size, dtype=torch.bool)
-    )
+    visible = real[:, None, None] & (here[:, None] >= here if causal else torch.ones(size, size, dtype=torch.bool))
     visible = visible.expand(1, 2, size, size)
     left = visible & kept
     allowed = torch.where(left.any(-1, keepdim=True), left, visible)

@@ -71,9 +71,7 @@ def test_received_acting_and_raw(case: Case) -> None:
     weights = case.real_queries()[:, None].float()
     for raw, allowed in ((False, case.allowed()), (True, visible)):
         expected, _ = naive.received(naive.softmax(scored, allowed), visible, weights)
-        torch.testing.assert_close(
-            call.received(raw=raw).double(), expected, atol=1e-5, rtol=1e-4, equal_nan=True
-        )
+        torch.testing.assert_close(call.received(raw=raw).double(), expected, atol=1e-5, rtol=1e-4, equal_nan=True)
 
 
 @given(cases(taken=("columns", "band", "both")))
@@ -149,9 +147,7 @@ def test_the_plan_ends_with_its_block_even_on_errors() -> None:
     with pytest.raises(KeyboardInterrupt):
         model.forward(
             ids,
-            model.context(
-                policy=Masks(KeyMask(torch.ones(1, 1, 24, dtype=torch.bool))), recorder=Recorder(see=breaks)
-            ),
+            model.context(policy=Masks(KeyMask(torch.ones(1, 1, 24, dtype=torch.bool))), recorder=Recorder(see=breaks)),
         )
     assert torch.equal(model.logits(ids), plain)
 

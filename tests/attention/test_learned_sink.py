@@ -15,9 +15,7 @@ from sinkscope.attention.interface import sinkscope_attention
 from sinkscope.attention.key_mask import KeyMask
 
 
-def run(
-    case: Case, sink: Tensor, taken: KeyMask | None, listen: bool = True
-) -> tuple[Tensor, list[AttentionCall]]:
+def run(case: Case, sink: Tensor, taken: KeyMask | None, listen: bool = True) -> tuple[Tensor, list[AttentionCall]]:
     q, k, v, scale = case.tensors()
     recorder = Recorder()
     masks, records = Masks(taken), recorder if listen else None
@@ -61,9 +59,7 @@ def test_output_map_received_and_shares(silence: bool, case: Case) -> None:
     weights = case.real_queries()[:, None].float()
     for raw, attention in ((False, acting), (True, plain)):
         wanted, _ = naive.received(attention, visible, weights)
-        torch.testing.assert_close(
-            call.received(raw=raw).double(), wanted, atol=1e-5, rtol=1e-4, equal_nan=True
-        )
+        torch.testing.assert_close(call.received(raw=raw).double(), wanted, atol=1e-5, rtol=1e-4, equal_nan=True)
     if taken is not None:
         assert call.kept is not None
         gone = (plain * ~allowed).sum(-1)

@@ -61,9 +61,7 @@ def test_uniform_attention_is_one_everywhere(case: Case) -> None:
         torch.testing.assert_close(found[there], torch.ones_like(found[there]), atol=1e-5, rtol=0)
         if weights is None:
             seen = (case.visible() & case.real_queries()[:, None, :, None]).any(-2)
-            assert torch.equal(there[:, :, 0], seen), (
-                "every key that a real query sees has a number, and no other"
-            )
+            assert torch.equal(there[:, :, 0], seen), "every key that a real query sees has a number, and no other"
 
 
 @given(cases())
@@ -104,9 +102,7 @@ def test_taking_no_column_measures_the_same(case: Case) -> None:
     _, lse = attend(Scores(q, k, visibility, scale), v)
     nothing = KeyMask(torch.zeros(1, 1, case.K, dtype=torch.bool))
     plain = received(Scores(q, k, visibility, scale), lse)
-    assert torch.equal(
-        received(Scores(q, k, visibility, scale, nothing), lse).nan_to_num(-1), plain.nan_to_num(-1)
-    )
+    assert torch.equal(received(Scores(q, k, visibility, scale, nothing), lse).nan_to_num(-1), plain.nan_to_num(-1))
 
 
 @given(cases(taken=("columns", "both")))
@@ -162,9 +158,7 @@ def test_padding_and_keys_that_nobody_sees_are_nan() -> None:
     assert found.isnan().tolist() == [True, False, False, False]
     early = torch.tensor([[[0.0, 1.0, 0.0, 0.0]]])
     found = received(Scores(q, q, visibility, 0.5), lse, early)[0, 0, 0]
-    assert found.isnan().tolist() == [True, False, True, True], (
-        "a later key does not exist yet for an early query"
-    )
+    assert found.isnan().tolist() == [True, False, True, True], "a later key does not exist yet for an early query"
 
 
 def test_padded_queries_do_not_count() -> None:
@@ -185,9 +179,7 @@ def test_padded_queries_do_not_count() -> None:
     torch.testing.assert_close(results[0].nansum(-1), torch.full((1, 2, 1), 4.0))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bound"), [(torch.bfloat16, 0.02), (torch.float16, 5e-3), (torch.float64, 1e-6)]
-)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 0.02), (torch.float16, 5e-3), (torch.float64, 1e-6)])
 def test_other_dtypes(dtype: torch.dtype, bound: float) -> None:
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, 4, 50, 16).to(dtype) for _ in range(3))

@@ -67,9 +67,7 @@ def test_uniform_is_the_sum_of_equal_shares(case: Case) -> None:
     expected = torch.einsum("bcq,bqk->bck", weights.double(), share)
     found = case.visibility().uniform(weights)
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-    assert torch.equal(found > 0, expected > 0), (
-        "a key that nobody sees must be exactly 0, or it is not NaN later"
-    )
+    assert torch.equal(found > 0, expected > 0), "a key that nobody sees must be exactly 0, or it is not NaN later"
 
 
 @given(cases())
@@ -128,9 +126,7 @@ def test_a_query_that_sees_nothing_is_not_stranded() -> None:
 
 
 def test_prefix_is_the_pattern_of_the_beginning() -> None:
-    visibility = Visibility(
-        6, 6, torch.tensor([[False, True, True, True, True, True]]), causal=True, window=3
-    )
+    visibility = Visibility(6, 6, torch.tensor([[False, True, True, True, True, True]]), causal=True, window=3)
     whole, part = visibility.rows(0, 6, CPU), visibility.prefix(4).rows(0, 4, CPU)
     assert whole is not None
     assert part is not None

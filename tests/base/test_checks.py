@@ -92,10 +92,7 @@ def test_the_order_of_a_registry_is_that_of_the_files() -> None:
         "a2d causal diffusion_gemma dream fast_dllm_v2 llada llada2 llada_moe masked mmada nemotron nemotron_causal open_dcoder "
         "rnd1 sdar"
     )
-    assert (
-        run.stdout.strip()
-        == f"{decodings} causal-reading masked-reading denoising-reading rnd1 sdar {families}"
-    )
+    assert run.stdout.strip() == f"{decodings} causal-reading masked-reading denoising-reading rnd1 sdar {families}"
 
 
 def test_an_entry_point_that_breaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,5 @@ def test_epsilon_is_stated_once():
 
 
 def test_the_rule_is_light():
-    program = (
-        "import sys, sinkscope.base.sink_rule; assert not {'torch', 'xarray', 'pandas'} & set(sys.modules)"
-    )
+    program = "import sys, sinkscope.base.sink_rule; assert not {'torch', 'xarray', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -75,9 +75,7 @@ def test_causal_models_are_measured_beside_transformers_generate() -> None:
     assert cells["transformers, static and compiled"] == "–"
 
 
-def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every document is answered once, and the table's ratios are of one run."""
     monkeypatch.setattr(job, "SMALL", 64)
     model = model_of("llada-small", "cpu", "float32")
@@ -222,9 +220,7 @@ def test_the_command_prints_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = timing.generate
     monkeypatch.setattr(timing, "generate", lambda *a, **k: full() if "policy" in k else whole(*a, **k))
-    done = CliRunner().invoke(
-        app, ["bench", "organism/scratch", "--grid", "1x96", "--steps", "2", "--device", "cpu"]
-    )
+    done = CliRunner().invoke(app, ["bench", "organism/scratch", "--grid", "1x96", "--steps", "2", "--device", "cpu"])
     assert done.exit_code == 0, done.output
     row = next(line for line in done.stdout.splitlines() if "1 × 96" in line).split("│")
     assert [cell.strip() for cell in row].count("out of memory") == 2  # masked, and masked / traced

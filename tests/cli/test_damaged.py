@@ -254,9 +254,7 @@ def test_a_damaged_study_is_read_or_refused_in_a_line(
 @pytest.mark.soak
 @settings(max_examples=2000, derandomize=False)
 @given(data=st.data())
-def test_damaged_studies_for_longer(
-    data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_damaged_studies_for_longer(data: st.DataObject, study: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     try_study(study, tmp_path_factory.mktemp("damaged"), data.draw)
 
 
@@ -402,9 +400,7 @@ def try_trace(trace: Path, scratch: Path, draw: Any) -> None:
     described = [name for name in wanted if name.endswith(".json")]
     name = draw(st.sampled_from([*["zarr.json"] * 8, "complete.json", "complete.json", *described, *wanted]))
     (scratch / "one.json").write_bytes(files.get(name, b"{}"))
-    files[name] = draw(
-        changed(scratch / "one.json") if name in described else changed_bytes(files.get(name, b""))
-    )
+    files[name] = draw(changed(scratch / "one.json") if name in described else changed_bytes(files.get(name, b"")))
     if path.suffix == ".partial":
         for other, content in files.items():
             (path / other).parent.mkdir(parents=True, exist_ok=True)

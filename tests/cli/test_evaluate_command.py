@@ -58,18 +58,14 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
         assert ("of the attention removed" in flat) == (policy is not None)
         assert "4/4 accuracy 0.000" in err
     whole = open_evaluation(tmp_path / "runs" / "1")
-    assert (
-        whole.settings["decoding"]["algorithm"] == "entropy"
-    )  # the scheme's, where no option says otherwise
+    assert whole.settings["decoding"]["algorithm"] == "entropy"  # the scheme's, where no option says otherwise
     code, out, err = run("evaluate", "--grade", tmp_path / "runs" / "1", "--again")
     assert code == 0, err
     assert "accuracy" in out
     assert open_evaluation(tmp_path / "runs" / "1") == whole
     code, out, err = run("compare", tmp_path / "runs", "--csv", tmp_path / "table.csv")
     assert code == 0, err
-    lines = [
-        line.split()[0] for line in out.splitlines() if line.strip().startswith(("none", "top", "random"))
-    ]
+    lines = [line.split()[0] for line in out.splitlines() if line.strip().startswith(("none", "top", "random"))]
     assert lines == ["none", "top:2", "random(top:2)"]
     assert len((tmp_path / "table.csv").read_text().splitlines()) == 4
     code, out, err = run("compare", tmp_path / "runs", "--csv", tmp_path / "table.csv")
@@ -81,9 +77,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
     code, _, err = run("evaluate", source, *SMALL, "--policy", "top:3", "--out", tmp_path / "runs" / "1")
     assert code == 2
     assert "policy is 'top:2' there and 'top:3' here" in err
-    code, _, err = run(
-        "evaluate", source, *SMALL, "--decoding", "eps=0.01", "--out", tmp_path / "runs" / "other"
-    )
+    code, _, err = run("evaluate", source, *SMALL, "--decoding", "eps=0.01", "--out", tmp_path / "runs" / "other")
     code, _, err = run("compare", tmp_path / "runs")
     assert code == 2
     assert len(err.splitlines()) == 1
@@ -92,9 +86,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
 
 def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """A machine without a sandbox can answer a task that runs code; grading it there is refused."""
-    monkeypatch.setattr(
-        rungs, "_candidates", lambda kind, failures: failures.append("bubblewrap is missing") or []
-    )
+    monkeypatch.setattr(rungs, "_candidates", lambda kind, failures: failures.append("bubblewrap is missing") or [])
     rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []
@@ -154,9 +146,7 @@ def test_json(run, source: str, tmp_path: Path) -> None:  # type: ignore[no-unty
     assert json.loads(again)["records"] == data["records"]
 
 
-def test_an_interrupt_says_how_to_go_on(
-    run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupt_says_how_to_go_on(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     from sinkscope.tasks import answer
 
     first, calls = answer.generate, []
@@ -202,10 +192,7 @@ def test_approximate_steps_are_said(run, source: str, tmp_path: Path) -> None:  
     assert "reuse is 'prefix:2' there and 'prefix:3' here" in err
     code, out, err = run("evaluate", source, *SMALL, "--reuse", "prefix:2", "--json")
     assert json.loads(out)["work_saved"] == pytest.approx(reused.work_saved)
-    for words, says in (
-        (["--reuse", "prefx:2"], "prefix"),
-        (["--reuse", "prefix:2", "--policy", "top:1"], "together"),
-    ):
+    for words, says in ((["--reuse", "prefx:2"], "prefix"), (["--reuse", "prefix:2", "--policy", "top:1"], "together")):
         code, _, err = run("evaluate", source, *SMALL, *words)
         assert code == 2
         assert says in err

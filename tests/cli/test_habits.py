@@ -58,12 +58,7 @@ def test_text_from_outside_is_printed_as_it_is(capsys: pytest.CaptureFixture[str
 def test_json_has_no_steering_characters_and_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
     show_json({"text": HOSTILE, "unknown": float("nan"), "path": Path("a/b"), "rows": (1, 2.5, None, True)})
     out = capsys.readouterr().out
-    assert json.loads(out) == {
-        "text": HOSTILE,
-        "unknown": None,
-        "path": "a/b",
-        "rows": [1, 2.5, None, True],
-    }
+    assert json.loads(out) == {"text": HOSTILE, "unknown": None, "path": "a/b", "rows": [1, 2.5, None, True]}
     assert not re.search("[\x1b\x9b\u202e]", out)
 
 
@@ -125,8 +120,7 @@ def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
     summary = json.loads(run("show", "t.zarr.zip", "--json"))["table"]
     strict = json.loads(run("show", "t.zarr.zip", "--epsilon", "0", "--rule", "sum", "--json"))["table"]
     few, many = (
-        next(row["value"] for row in table if row["measure"] == "heads without a sink")
-        for table in (summary, strict)
+        next(row["value"] for row in table if row["measure"] == "heads without a sink") for table in (summary, strict)
     )
     assert few > many
     assert {"section", "measure", "value", "unit"} <= set(summary[0])
@@ -138,8 +132,7 @@ def test_json_of_what_is_made_from_a_trace(run: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "flags"),
-    [("llada", ("--decoding", "block=8")), ("dream", ()), ("mmada", ("--decoding", "block=8"))],
+    ("family", "flags"), [("llada", ("--decoding", "block=8")), ("dream", ()), ("mmada", ("--decoding", "block=8"))]
 )
 def test_steps_follow_length(family: str, flags: tuple[str, ...], run: Any, tmp_path: Path) -> None:
     """`--length 16` kept 128 steps, most of them idle."""
@@ -202,17 +195,13 @@ def test_commands_let_waiting_threads_sleep() -> None:
     plain = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     shown = subprocess.run(words, capture_output=True, text=True, check=True, env=plain).stdout
     assert shown.split()[-2:] == ["PASSIVE", "False"]
-    own = subprocess.run(
-        words, capture_output=True, text=True, check=True, env={**plain, "OMP_WAIT_POLICY": "ACTIVE"}
-    )
+    own = subprocess.run(words, capture_output=True, text=True, check=True, env={**plain, "OMP_WAIT_POLICY": "ACTIVE"})
     assert own.stdout.split()[-2:] == ["ACTIVE", "False"]
 
 
 def test_every_command_that_prints_a_result_takes_json() -> None:
     group = typer.main.get_group(cli.app)
     without = {
-        name
-        for name, command in group.commands.items()
-        if "json" not in {option.name for option in command.params}
+        name for name, command in group.commands.items() if "json" not in {option.name for option in command.params}
     }
     assert without <= {"fetch", "lm-eval"}, "what only makes files, or hands over to another program"

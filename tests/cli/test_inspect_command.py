@@ -26,7 +26,9 @@ def test_a_text_that_is_otherwise_read_is_gone_on_with(sinkscope: Any) -> None:
 
 @pytest.mark.slow
 def test_a_model_is_inspected_on_a_task(sinkscope: Any, tmp_path: Path) -> None:
-    command = "inspect organism/scratch --limit 2 --looks 1 --out inside --json --decoding length=4,block=4 --device cpu"
+    command = (
+        "inspect organism/scratch --limit 2 --looks 1 --out inside --json --decoding length=4,block=4 --device cpu"
+    )
     done = sinkscope(*command.split())
     assert done.code == 0, done.error
     assert "2 prompts: every verdict will be undecided, because they need 20 or more" in done.error

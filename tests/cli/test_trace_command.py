@@ -26,10 +26,7 @@ OPTIONS = {
         ["--length", "8", "--steps", "4", "--decoding", "algorithm=topk_margin,temperature=0.3,top_p=0.9"],
         ss.DreamDecoding(8, 4, "topk_margin", 0.3, 0.9),
     ),
-    "mmada": (
-        ["--decoding", "mmada,length=8,steps=4,block=8,cfg=1.0"],
-        ss.MmadaDecoding(8, 4, 8, cfg=1.0),
-    ),
+    "mmada": (["--decoding", "mmada,length=8,steps=4,block=8,cfg=1.0"], ss.MmadaDecoding(8, 4, 8, cfg=1.0)),
     "llama": (["--length", "6", "--decoding", "eos=none"], ss.GreedyDecoding(6, None)),
 }
 IDS = [[5, 9, 2, 30, 41, 7], [8, 1, 77, 12, 300, 3]]
@@ -53,9 +50,7 @@ def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "llada"
     shutil.copytree(golden.checkpoint("llada"), folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(
-        models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[])
-    )
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -68,9 +63,7 @@ def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("family", list(OPTIONS))
 def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -> None:
     flags, decoding = OPTIONS[family]
-    result = sinkscope(
-        *source(family), "--prompt-ids", ids_file(tmp_path), *flags, "--seed", 4, "--out", "t.zarr.zip"
-    )
+    result = sinkscope(*source(family), "--prompt-ids", ids_file(tmp_path), *flags, "--seed", 4, "--out", "t.zarr.zip")
     assert result.code == 0, result.error
     assert "Traceback" not in result.error
     assert "Warning" not in result.error
@@ -84,9 +77,7 @@ def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -
         assert f"answer {row}: {text}" in result.out
     assert f"steps: {len(run)}" in result.out
     unit = "% of a distant query's attention" if family == "llama" else "× uniform"
-    assert re.search(
-        rf"most attention, as a mean over all steps, layers and heads: position \d+ .*{unit}", result.out
-    )
+    assert re.search(rf"most attention, as a mean over all steps, layers and heads: position \d+ .*{unit}", result.out)
     assert "Diagnosis of" in result.out
     assert "t.zarr.zip" in result.out
     assert not Path("t.zarr.zip.partial").exists()
@@ -95,9 +86,7 @@ def test_token_ids_of_each_family(family: str, sinkscope: Any, tmp_path: Path) -
 def test_one_prompt_uses_the_official_stream(sinkscope: Any, tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text(json.dumps(IDS[0]))
     flags = ["--decoding", "length=8,steps=4,block=4,temperature=0.8", "--seed", "7", "--policy", "top:1"]
-    result = sinkscope(
-        *source("llada"), "--prompt-ids", "ids.json", *flags, "--out", "t.zarr.zip", "--every", 2
-    )
+    result = sinkscope(*source("llada"), "--prompt-ids", "ids.json", *flags, "--out", "t.zarr.zip", "--every", 2)
     assert result.code == 0, result.error
     decoding = ss.LladaDecoding(8, 4, 4, temperature=0.8)
     run = ss.generate(golden.model("llada"), torch.tensor(IDS[:1]), decoding, seed=7, policy=ss.MaskTop(1))
@@ -165,9 +154,7 @@ def test_texts_under_the_chat_template(sinkscope: Any, with_tokenizer: Path, tmp
 def test_bad_options_are_explained_in_one_line(
     family: str, flags: list[str], words: list[str], sinkscope: Any, tmp_path: Path
 ) -> None:
-    result = sinkscope(
-        *source(family), "--prompt-ids", ids_file(tmp_path, IDS[:1]), *flags, "--out", "t.zarr.zip"
-    )
+    result = sinkscope(*source(family), "--prompt-ids", ids_file(tmp_path, IDS[:1]), *flags, "--out", "t.zarr.zip")
     assert result.code == 2
     lines = [line for line in result.error.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1
@@ -242,9 +229,7 @@ def test_kill_in_the_middle_of_the_command(tmp_path: Path) -> None:
     trace = ss.Trace.open(out)
     assert 5 <= len(trace) < 96
     run = ss.generate(golden.model("llada"), torch.tensor(IDS), ss.LladaDecoding(96, 96, 96), seed=[0, 1])
-    np.testing.assert_array_equal(
-        trace.dataset["tokens"].values, run.states[: len(trace)].numpy().transpose(1, 0, 2)
-    )
+    np.testing.assert_array_equal(trace.dataset["tokens"].values, run.states[: len(trace)].numpy().transpose(1, 0, 2))
     last = trace.dataset["received"].isel(step=-1).values
     np.testing.assert_allclose(last.mean(-1), 1.0, atol=1e-3)
 

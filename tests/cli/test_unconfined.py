@@ -75,9 +75,7 @@ def test_where_nobody_can_be_asked_it_is_given_beforehand(
     answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for more, wanted in (((), 2), (("--yes",), 0)):
-        monkeypatch.setattr(
-            sys, "argv", ["sinkscope", "evaluate", "--grade", str(answers), "--sandbox", "none", *more]
-        )
+        monkeypatch.setattr(sys, "argv", ["sinkscope", "evaluate", "--grade", str(answers), "--sandbox", "none", *more])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         err = capsys.readouterr().err
@@ -101,8 +99,7 @@ def test_a_study_asks_before_anything_is_made(
 
 
 @pytest.mark.parametrize(
-    ("rungs", "said"),
-    [(["none", ""], "none, which confines nothing"), (["bubblewrap"] * 2, "bubblewrap"), ([""], "")],
+    ("rungs", "said"), [(["none", ""], "none, which confines nothing"), (["bubblewrap"] * 2, "bubblewrap"), ([""], "")]
 )
 def test_the_report_names_what_programs_ran_on(rungs: list[str], said: str) -> None:
     source: Any = SimpleNamespace(frames={"records": pd.DataFrame({"sandbox": rungs})})

@@ -236,9 +236,7 @@ def test_one_line_and_exit_code_2(
 ) -> None:
     words = [str(made / "model") if word == "MODEL" else word for word in line.split()]
     monkeypatch.setattr(sys, "argv", ["sinkscope", *words])
-    monkeypatch.setattr(
-        logging, "raiseExceptions", False
-    )  # lm-eval's log keeps the stream of the test before
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # lm-eval's log keeps the stream of the test before
     with pytest.raises(SystemExit) as ended:
         cli.main()
     error = capfd.readouterr().err
@@ -267,8 +265,7 @@ def test_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
-    [(28, "make room"), (122, "make room"), (30, "give another place"), (2, "give another place")],
+    ("number", "advice"), [(28, "make room"), (122, "make room"), (30, "give another place"), (2, "give another place")]
 )
 def test_a_full_disk_and_a_read_only_one_get_other_advice(
     number: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

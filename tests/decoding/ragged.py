@@ -22,9 +22,7 @@ def prompts() -> list[list[int]]:
     return [torch.randint(3, 180, (length,), generator=draw).tolist() for length in LENGTHS]
 
 
-def check(
-    family: str, decoding: Any, which: Sequence[int] = ALL, close: float = 1e-5, **options: Any
-) -> None:
+def check(family: str, decoding: Any, which: Sequence[int] = ALL, close: float = 1e-5, **options: Any) -> None:
     """These rows' states, answers and accounts of their policy are those of their runs alone."""
     model, rows = golden.model(family), prompts()
     given: dict[str, Any] = {"prompts": rows}

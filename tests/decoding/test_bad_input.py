@@ -152,9 +152,7 @@ def test_prompts_are_checked(family: str) -> None:
 def test_a_causal_model_cannot_pass_its_context() -> None:
     model = golden.model("llama")
     ids = torch.zeros(1, 500, dtype=torch.long)
-    message = refused(
-        lambda: ss.generate(model, ids, ss.GreedyDecoding(length=20)), "500", "512", "length=12"
-    )
+    message = refused(lambda: ss.generate(model, ids, ss.GreedyDecoding(length=20)), "500", "512", "length=12")
     assert "12 or less" in message
     assert len(ss.generate(model, ids[:, :12], length=2)) == 2
 
@@ -193,9 +191,7 @@ def test_pictures_need_slots_and_a_twin() -> None:
     guided = ss.MmadaImageDecoding(timesteps=2, offset=507, guidance=1.0)
     refused(lambda: ss.generate(model, IDS, plain, seed=1), "whole sequence", "mask token 504")
     refused(lambda: ss.generate(model, ids, guided, seed=1), "unconditional=(ids, attention_mask)")
-    refused(
-        lambda: ss.generate(model, ids, guided, seed=1, unconditional=(ids[:, 1:], None)), "[1, 5]", "[1, 6]"
-    )
+    refused(lambda: ss.generate(model, ids, guided, seed=1, unconditional=(ids[:, 1:], None)), "[1, 5]", "[1, 6]")
     # The twin's ids alone, as a tensor or as a list of rows, mean that nothing of it is padding.
     tensor = ss.generate(model, ids, guided, seed=1, unconditional=ids)
     listed = ss.generate(model, ids, guided, seed=1, unconditional=ids.tolist())
@@ -212,11 +208,7 @@ def test_captures_check_themselves() -> None:
     refused(lambda: ss.Capture(layers=[]), "layers", "None for all")
     refused(lambda: ss.Capture(level="layers", heads=[1]), "heads")
     model, decoding = golden.model("llada"), ss.LladaDecoding(4, 4, 4)
-    refused(
-        lambda: ss.generate(model, IDS, decoding, capture=ss.Capture(layers=[0, 3])),
-        "layer 3",
-        "layers 0 to 2",
-    )
+    refused(lambda: ss.generate(model, IDS, decoding, capture=ss.Capture(layers=[0, 3])), "layer 3", "layers 0 to 2")
     refused(lambda: ss.generate(model, IDS, decoding, capture=ss.Capture(heads=4)), "head 4", "heads 0 to 3")
 
 

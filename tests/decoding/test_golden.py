@@ -11,13 +11,8 @@ from tests.helpers import golden
 CAUSAL = golden.names("llama", "generate")
 DIFFUSION = [(family, name) for family, name in golden.cases("generate") if family != "llama"]
 PICTURES = [name for name in golden.names("mmada", "generate") if name.startswith("t2i")]
-WITH_CONFIDENCE = [
-    (family, name) for family, name in DIFFUSION if "confidence" in golden.arrays(family, name)
-]
-TIES = {
-    ("dream", "gen_entropy_t0.1_p0.9_seed36_evalsetting.npz"): 47,
-    ("llada", "gen_b32_s32_conf_eos_eot_inf.npz"): 2,
-}
+WITH_CONFIDENCE = [(family, name) for family, name in DIFFUSION if "confidence" in golden.arrays(family, name)]
+TIES = {("dream", "gen_entropy_t0.1_p0.9_seed36_evalsetting.npz"): 47, ("llada", "gen_b32_s32_conf_eos_eot_inf.npz"): 2}
 
 
 def test_all_families_have_fixtures() -> None:
@@ -104,9 +99,7 @@ def test_candidates_are_the_official_ones(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "name"), [case for case in DIFFUSION if "unmask_step" in golden.arrays(*case)]
-)
+@pytest.mark.parametrize(("family", "name"), [case for case in DIFFUSION if "unmask_step" in golden.arrays(*case)])
 def test_decided_step_is_the_official_one(family: str, name: str) -> None:
     data = recorded(family, name).trace.dataset
     np.testing.assert_array_equal(data["decided_step"].values, golden.arrays(family, name)["unmask_step"])

@@ -96,9 +96,7 @@ def test_a_failed_capture_leaves_no_mark(cannot: Callable[[Any], list[int]]) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["sdar", "llada2"])
-def test_a_capture_that_fails_in_the_middle_leaves_no_layers(
-    family: str, cannot: Callable[[Any], list[int]]
-) -> None:
+def test_a_capture_that_fails_in_the_middle_leaves_no_layers(family: str, cannot: Callable[[Any], list[int]]) -> None:
     """A mixture's experts may not be captured: the layers before them were recorded already."""
     model, refused = golden.model(family), []
     decoding = (
@@ -154,11 +152,7 @@ POLICIES = (
 LOOPS: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "whole": ("llada", ss.LladaDecoding(24, 12, 8), {"seed": [1, 2, 3]}),
     "shifted": ("dream", ss.DreamDecoding(12, 6), {}),
-    "blocks": (
-        "sdar",
-        ss.SdarDecoding(length=16, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0),
-        {},
-    ),
+    "blocks": ("sdar", ss.SdarDecoding(length=16, block=4, steps=4, top_k=1, scoring="raw", threshold=1.0), {}),
     "anew": ("llada2", ss.Llada2Decoding(length=24, block=8, steps=8), {"cache": False}),
     "cached": ("llada2", ss.Llada2Decoding(length=24, block=8, steps=8), {"cache": True}),
     "grows": ("fast_dllm_v2", ss.FastDllmDecoding(length=24, block=8, small_block=4, stop=None), {}),
@@ -291,9 +285,7 @@ def test_what_a_fixed_cache_does_not_know_runs_without_one(
     equal(plain, ss.generate(model, ids, decoding, capture=ss.Capture()))
 
 
-@pytest.mark.parametrize(
-    "options", [{"policy": "random(top:2)"}, {"reuse": "prefix:3"}], ids=["policy", "reuse"]
-)
+@pytest.mark.parametrize("options", [{"policy": "random(top:2)"}, {"reuse": "prefix:3"}], ids=["policy", "reuse"])
 def test_the_switch_changes_nothing(
     options: dict[str, Any],
     played: Played,  # noqa: F811
@@ -398,10 +390,7 @@ def test_replays_and_readings_give_their_graphs_back(played: Played) -> None:  #
     """The second comparison of a shape captures nothing; nor does the second reading, step by step."""
     model = ss.load(GOLDEN / "llada" / "checkpoint")
     run = ss.generate(model, prompt(), ss.LladaDecoding(16, 8, 8))
-    for use in (
-        lambda: ss.replay(model, run, "top:1"),
-        lambda: denoised(model, prompt(), 5, 8, None, [1, 2, 3]),
-    ):
+    for use in (lambda: ss.replay(model, run, "top:1"), lambda: denoised(model, prompt(), 5, 8, None, [1, 2, 3])):
         use()
         before = played.captured
         assert before
@@ -432,14 +421,10 @@ def test_graphs_are_freed_with_the_model_and_kept_within_a_limit(
     monkeypatch.setattr(graphs, "MOST", 2)
     network = weakref.ref(model.network)
     for length in (8, 16, 24):
-        ss.generate(
-            model, prompt(), ss.LladaDecoding(length, length // 2, 8), capture=ss.Capture(), policy="top:1"
-        )
+        ss.generate(model, prompt(), ss.LladaDecoding(length, length // 2, 8), capture=ss.Capture(), policy="top:1")
     assert len(graphs._KEPT[model.network]) == 2
     for bundle in graphs._KEPT[model.network]:
-        for (
-            graph
-        ) in bundle.graphs.values():  # a played graph holds its generation, which a CUDA graph does not
+        for graph in bundle.graphs.values():  # a played graph holds its generation, which a CUDA graph does not
             object.__setattr__(graph, "replay", None)
     del model
     gc.collect()

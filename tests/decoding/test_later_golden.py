@@ -25,9 +25,7 @@ WITH_STEPS = [
 ]
 
 
-def some(
-    cases: list[tuple[str, str]], where: Callable[[tuple[str, str]], bool] = lambda case: True
-) -> list[Any]:
+def some(cases: list[tuple[str, str]], where: Callable[[tuple[str, str]], bool] = lambda case: True) -> list[Any]:
     """Every second fixture of each loop in `make test`, the others in `make soak`; tests with one list share their runs."""
     chosen, met = [], Counter[str]()
     for family, name in cases:
@@ -89,8 +87,7 @@ def test_decided_step_is_the_last_change(family: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "name"),
-    some(WITH_STEPS, lambda case: "x0" in golden.arrays(*case) and case[0] in BLOCKS),
+    ("family", "name"), some(WITH_STEPS, lambda case: "x0" in golden.arrays(*case) and case[0] in BLOCKS)
 )
 def test_candidates_and_confidence_are_the_official_ones(family: str, name: str) -> None:
     """Of the masked positions of the active block."""
@@ -102,9 +99,7 @@ def test_candidates_and_confidence_are_the_official_ones(family: str, name: str)
             data["candidate"].values[0, step, here], np.where(masked, stored["x0"][step, 0], -1)
         )
         np.testing.assert_allclose(
-            data["confidence"].values[0, step, here],
-            np.where(masked, stored["x0_p"][step, 0], np.nan),
-            atol=2e-5,
+            data["confidence"].values[0, step, here], np.where(masked, stored["x0_p"][step, 0], np.nan), atol=2e-5
         )
 
 
@@ -135,17 +130,13 @@ def test_received_in_block_loops(family: str, name: str, cached: bool) -> None:
 def test_received_in_the_loop_of_a_mixture_of_experts() -> None:
     """All queries see all keys, so uniform attention is 1 / keys."""
     name = "genattn_b8_s16.npz"
-    data = recorded(
-        "llada_moe", golden.manifest("llada_moe")["generation_attention"][name]["of"]
-    ).trace.dataset
+    data = recorded("llada_moe", golden.manifest("llada_moe")["generation_attention"][name]["of"]).trace.dataset
     expected = np.moveaxis(golden.arrays("llada_moe", name)["incoming"], 2, 0)
     np.testing.assert_allclose(data["received"].values / data.sizes["key"], expected, atol=2e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "name"), golden.cases("generation_attention", families=("llada_moe", *BLOCKS))
-)
+@pytest.mark.parametrize(("family", "name"), golden.cases("generation_attention", families=("llada_moe", *BLOCKS)))
 def test_maps_are_the_official_ones(family: str, name: str) -> None:
     """Of one denoising step: rows are the queries that the official forward had, at their columns."""
     stored, about = golden.arrays(family, name), golden.manifest(family)["generation_attention"][name]
@@ -170,9 +161,7 @@ def _uniform(window: int, block: int, columns: int) -> np.ndarray:
 @pytest.mark.parametrize("family", BLOCKS)
 def test_what_all_queries_give_does_not_depend_on_the_cache(family: str) -> None:
     name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
-    one, two = (
-        recorded(family, name, cached).trace.dataset["received_all"].values for cached in (True, False)
-    )
+    one, two = (recorded(family, name, cached).trace.dataset["received_all"].values for cached in (True, False))
     np.testing.assert_allclose(one, two, atol=1e-4)
 
 
@@ -188,9 +177,7 @@ def test_received_by_kind_of_query(family: str, cached: bool) -> None:
     """From the maps of the same run: masked, decided and prompt queries apart, over the queries that a forward had."""
     name = next(iter(golden.manifest(family)["generation_attention"].values()))["of"]
     if cached:  # one short prompt too, which no forward runs before the first step
-        name = min(
-            golden.names(family, "generate"), key=lambda one: golden.arrays(family, one)["prompt"].size
-        )
+        name = min(golden.names(family, "generate"), key=lambda one: golden.arrays(family, one)["prompt"].size)
     run = generate(family, name, capture=ss.Capture(level="maps", by_query=True), cache=cached)
     data = run.trace.dataset.isel(sample=0)
     block, start = run.decoding.block, run.prompt
@@ -206,12 +193,8 @@ def test_received_by_kind_of_query(family: str, cached: bool) -> None:
         answer = (np.arange(len(queries)) >= start) & queries
         kinds = {"masked": masked, "decided": ~masked & answer, "prompt": ~masked & ~answer & queries}
         for kind, own in kinds.items():
-            uniform = (
-                (seen[own] / seen[own].sum(-1, keepdims=True)).sum(0) if own.any() else np.zeros(len(keys))
-            )
+            uniform = (seen[own] / seen[own].sum(-1, keepdims=True)).sum(0) if own.any() else np.zeros(len(keys))
             with np.errstate(divide="ignore", invalid="ignore"):
                 expected = np.where(uniform > 0, maps[:, :, own].sum(2) / uniform, np.nan)
             found = data["received_by"].sel(query_kind=kind).values[step]
-            np.testing.assert_allclose(
-                found, expected, atol=1e-4, rtol=1e-4, err_msg=f"{kind} at step {step}"
-            )
+            np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4, err_msg=f"{kind} at step {step}")

@@ -20,9 +20,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "llada2": {
         "greedy": ss.Llada2Decoding(length=14, block=8, steps=8, threshold=0.3),
         "sampled": ss.Llada2Decoding(length=14, block=8, steps=3, threshold=0.3, temperature=0.8, top_k=20),
-        "edited": ss.Llada2Decoding(
-            length=14, block=8, threshold=0.3, editing_threshold=0.2, max_post_steps=2
-        ),
+        "edited": ss.Llada2Decoding(length=14, block=8, threshold=0.3, editing_threshold=0.2, max_post_steps=2),
     },
     "sdar": {
         "sampled": ss.SdarDecoding(length=9, block=4, steps=4, threshold=0.3),

@@ -160,9 +160,7 @@ def test_mmada_pictures(timesteps: int, guidance: float, temperature: float) -> 
         run = ss.generate(
             model,
             ids,
-            ss.MmadaImageDecoding(
-                timesteps=timesteps, guidance=guidance, temperature=temperature, offset=offset
-            ),
+            ss.MmadaImageDecoding(timesteps=timesteps, guidance=guidance, temperature=temperature, offset=offset),
             seed=seed,
             attention_mask=mask,
             unconditional=(free, free_mask),
@@ -196,9 +194,7 @@ def test_causal(
     # Several end ids, taken from what the free run writes at different places, so that rows end at different steps.
     stops = tuple(sorted({int(free[n % rows, prompt + (5 * n + 2) % length]) for n in range(ends)}))
     kind = ss.GreedyDecoding if sampling is None else ss.SamplingDecoding
-    run = ss.generate(
-        model, ids, kind(length=length, eos=stops or None, **options), seed=seed, attention_mask=mask
-    )
+    run = ss.generate(model, ids, kind(length=length, eos=stops or None, **options), seed=seed, attention_mask=mask)
     pad = model.ids.pad if model.ids.pad is not None else (stops[0] if stops else 0)
     expected = naive_loops.causal(
         model, ids, length=length, ends=stops, filler=pad, attention_mask=mask, seed=seed, **options

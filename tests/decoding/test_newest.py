@@ -32,9 +32,7 @@ def test_all_loops_have_fixtures() -> None:
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_states_output_and_forwards_are_the_official_ones(family: str, name: str) -> None:
     run = generate(family, name)
-    states = (
-        run.states[1:] if causal_loop(family, name) else run.states
-    )  # step 0 of a causal model is its prefill
+    states = run.states[1:] if causal_loop(family, name) else run.states  # step 0 of a causal model is its prefill
     assert torch.equal(states, golden.tensor(family, name, "states"))
     assert torch.equal(run.output, golden.tensor(family, name, "output"))
     assert max(run.forwards) == about(family, name)["n_forward_calls"]
@@ -54,9 +52,7 @@ def test_a_canvas_needs_the_cache() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "name"), [case for case in CASES if "unmask_step" in golden.arrays(*case)]
-)
+@pytest.mark.parametrize(("family", "name"), [case for case in CASES if "unmask_step" in golden.arrays(*case)])
 def test_traces_leave_the_run_alone_and_know_when_masks_were_replaced(family: str, name: str) -> None:
     run, data = recorded(family, name), recorded(family, name).trace.dataset
     assert torch.equal(run.states, golden.tensor(family, name, "states"))
@@ -206,10 +202,7 @@ def test_a_row_equals_its_run_alone(family: str, decoding: Any, policy: str | No
 )
 @pytest.mark.parametrize("family", DECODINGS)
 def test_every_way_to_record(family: str, capture: ss.Capture) -> None:
-    model, prompt = (
-        golden.model(family),
-        torch.randint(3, 180, (2, 11), generator=torch.Generator().manual_seed(1)),
-    )
+    model, prompt = (golden.model(family), torch.randint(3, 180, (2, 11), generator=torch.Generator().manual_seed(1)))
     for name, decoding in DECODINGS[family].items():
         plain = ss.generate(model, prompt, decoding, seed=3, policy="top:1")
         run = ss.generate(model, prompt, decoding, seed=3, policy="top:1", capture=capture)
@@ -347,16 +340,9 @@ def test_what_is_none_is_switched_off_as_officially() -> None:
     assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
     assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
     network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
-    for options in (
-        {"t_max": None},
-        {"stability_threshold": None},
-        {"t_min": None, "confidence_threshold": None},
-    ):
+    for options in ({"t_max": None}, {"stability_threshold": None}, {"t_min": None, "confidence_threshold": None}):
         run = ss.generate(
-            model,
-            ids,
-            ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options),
-            seed=5,
+            model, ids, ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options), seed=5
         )
         torch.manual_seed(5)
         theirs = network.generate(

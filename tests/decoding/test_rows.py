@@ -19,9 +19,7 @@ LLADA = {
     "uneven steps": ss.LladaDecoding(length=12, steps=9, block=4),
     "temperature": ss.LladaDecoding(length=8, steps=4, block=8, temperature=0.8),
     "random": ss.LladaDecoding(length=8, steps=4, block=4, remasking="random"),
-    "temperature and random": ss.LladaDecoding(
-        length=8, steps=8, block=8, temperature=1.0, remasking="random"
-    ),
+    "temperature and random": ss.LladaDecoding(length=8, steps=8, block=8, temperature=1.0, remasking="random"),
     "guidance": ss.LladaDecoding(length=8, steps=4, block=8, cfg=1.0),
     "guidance, temperature": ss.LladaDecoding(length=8, steps=4, block=4, cfg=2.0, temperature=0.5),
     # Every end token has confidence exactly 0: ties.
@@ -78,20 +76,12 @@ def ragged(
         alone[0][lengths[0] // 2] = masks
     longest = max(lengths)
     ids = torch.stack([torch.nn.functional.pad(row, (longest - len(row), 0), value=480) for row in alone])
-    mask = torch.stack(
-        [torch.nn.functional.pad(torch.ones(len(row)), (longest - len(row), 0)) for row in alone]
-    ).long()
+    mask = torch.stack([torch.nn.functional.pad(torch.ones(len(row)), (longest - len(row), 0)) for row in alone]).long()
     return alone, ids, mask
 
 
 def check(
-    model: Any,
-    decoding: Any,
-    number: int,
-    seeds: list[int],
-    masks: int | None = None,
-    shortest: int = 1,
-    **more: Any,
+    model: Any, decoding: Any, number: int, seeds: list[int], masks: int | None = None, shortest: int = 1, **more: Any
 ) -> ss.Run:
     """States in the batch = states alone, for every step that the run alone has; afterwards a row does not change."""
     alone, ids, mask = ragged(number, len(seeds), masks, shortest)
@@ -128,9 +118,7 @@ def check(
 )
 def test_a_row_equals_its_run_alone(family: str, decoding: Any, together: bool) -> None:
     if together and decoding in (LLADA["ties"], *(DREAM[name] for name in DREAM if name.endswith("ties"))):
-        pytest.skip(
-            "which of equal confidences torch.topk takes depends on the length of the row, padding included"
-        )
+        pytest.skip("which of equal confidences torch.topk takes depends on the length of the row, padding included")
     model = golden.model(family)
     number = zlib.crc32(f"{family} {decoding}".encode())
     check(model, decoding, number, SEEDS, masks=model.ids.mask if number % 2 else None)
@@ -156,11 +144,7 @@ def test_one_row_with_a_list_equals_the_official_stream(family: str, decoding: A
 
 @pytest.mark.parametrize(
     ("family", "decoding"),
-    [
-        ("llada", LLADA["ties"]),
-        ("dream", DREAM["entropy, ties"]),
-        ("dream", DREAM["maskgit_plus, ties"]),
-    ],
+    [("llada", LLADA["ties"]), ("dream", DREAM["entropy, ties"]), ("dream", DREAM["maskgit_plus, ties"])],
 )
 def test_the_ties_above_are_ties(family: str, decoding: Any) -> None:
     run = check(golden.model(family), decoding, 77, [1, 2, 3])
@@ -206,9 +190,7 @@ def test_mmada_rows_stop_by_themselves(together: bool) -> None:
     _, ids, mask = ragged(31, 4)
     seeds = [1, 2, 3, 4]
     free = ss.generate(model, ids, decoding, seed=seeds, attention_mask=mask)
-    stop = int(
-        free.sequences[0, ids.shape[1] + 3]
-    )  # what row 0 (and only it, or few) ends its first block with
+    stop = int(free.sequences[0, ids.shape[1] + 3])  # what row 0 (and only it, or few) ends its first block with
     stopping = ss.MmadaDecoding(length=16, steps=8, block=4, temperature=1.0, stop_at=stop)
     batch = check(model, stopping, 31, seeds)
     assert (batch.sequences[0, ids.shape[1] + 4 :] == model.ids.mask).all()
@@ -239,10 +221,7 @@ def test_pictures_by_row(guidance: float) -> None:
     ids = torch.stack([padded(row, 480) for row in rows])
     mask = torch.stack([padded(torch.ones_like(row), 0) for row in rows])
     twins = [twin(row) for row in rows]
-    both = (
-        torch.stack([padded(ids, 480) for ids, _ in twins]),
-        torch.stack([padded(keep, 0) for _, keep in twins]),
-    )
+    both = (torch.stack([padded(ids, 480) for ids, _ in twins]), torch.stack([padded(keep, 0) for _, keep in twins]))
     batch = ss.generate(model, ids, decoding, seed=seeds, attention_mask=mask, unconditional=both)
     for row, seed in enumerate(seeds):
         own = (twins[row][0][None], twins[row][1][None])
@@ -296,9 +275,7 @@ def test_the_trace_of_a_row_is_that_of_its_run_alone(family: str, together: bool
         found = batch.isel(sample=row, key=slice(offset, None))
         for name, expected in run.isel(sample=0).data_vars.items():
             if expected.dtype.kind == "f":
-                np.testing.assert_allclose(
-                    found[name].values, expected.values, atol=1e-4, rtol=1e-4, err_msg=name
-                )
+                np.testing.assert_allclose(found[name].values, expected.values, atol=1e-4, rtol=1e-4, err_msg=name)
             else:
                 np.testing.assert_array_equal(found[name].values, expected.values, err_msg=name)
         outside = batch.isel(sample=row, key=slice(0, offset))

@@ -139,9 +139,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=name)
-def test_cheap_commands_run(
-    page: Path, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cheap_commands_run(page: Path, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their order, in a folder that has the traces which the page speaks of; with one document, and with short answers."""
     monkeypatch.chdir(tmp_path)
     opened: list[str] = []

@@ -78,12 +78,7 @@ def reproduce_the_paper(text: str) -> None:
 
 
 def what_a_sink_holds(text: str) -> None:
-    assert [line.split("####")[1].strip() for line in text.splitlines() if "####" in line] == [
-        "48",
-        "35",
-        "47",
-        "5",
-    ]
+    assert [line.split("####")[1].strip() for line in text.splitlines() if "####" in line] == ["48", "35", "47", "5"]
     for row in ("0  value         mean", "1  value      nothing", "2    key     ordinary"):
         at_sinks, at_random = numbers(text, row)[:2]
         assert at_sinks > 0.5 > at_random
@@ -117,11 +112,7 @@ def printed(notebook: Any) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
-            parts += [
-                output.get("text", ""),
-                data.get("text/plain", ""),
-                "image/png" if "image/png" in data else "",
-            ]
+            parts += [output.get("text", ""), data.get("text/plain", ""), "image/png" if "image/png" in data else ""]
     return "\n".join(filter(None, parts))
 
 

@@ -166,9 +166,7 @@ CONTRAST = """(() => {
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_fits_a_screen_a_tablet_and_a_phone(
-    site: Path, browser: chromium.Browser, scheme: str
-) -> None:
+def test_every_page_fits_a_screen_a_tablet_and_a_phone(site: Path, browser: chromium.Browser, scheme: str) -> None:
     pages = [page for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
     assert len(pages) > 25
     browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])

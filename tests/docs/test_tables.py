@@ -49,9 +49,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_values_intervals_signs_and_bold(file: str) -> None:
-    made = table(
-        file, ["model"], {"lost": "nats"}, columns=["policy"], where="model != 'seeds'", signed=True, bold="p"
-    )
+    made = table(file, ["model"], {"lost": "nats"}, columns=["policy"], where="model != 'seeds'", signed=True, bold="p")
     assert made.splitlines() == [
         "|  | top, nats | none, nats |",
         "| --- | --- | --- |",

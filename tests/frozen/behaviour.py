@@ -93,10 +93,8 @@ def described(array: np.ndarray) -> str:
         return f"{hashlib.sha256(json.dumps(array.astype(str).tolist()).encode()).hexdigest()[:16]} {array.shape}"
     with np.errstate(all="ignore"):
         total = float(np.nansum(np.abs(array.astype(np.float64))))
-    return (
-        f"{hashlib.sha256(array.tobytes()).hexdigest()[:16]} {array.dtype}{array.shape} {total:.5g}".replace(
-            " (", "("
-        )
+    return f"{hashlib.sha256(array.tobytes()).hexdigest()[:16]} {array.dtype}{array.shape} {total:.5g}".replace(
+        " (", "("
     )
 
 
@@ -104,10 +102,7 @@ def arrays(run: Any) -> dict[str, str]:
     """Every array of a run and of its trace."""
     dataset = run.trace.dataset
     named = {str(name): dataset[name].values for name in sorted(map(str, dataset.variables))}
-    return {
-        "states": described(run.states.numpy()),
-        **{name: described(values) for name, values in named.items()},
-    }
+    return {"states": described(run.states.numpy()), **{name: described(values) for name, values in named.items()}}
 
 
 def fixtures() -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -141,9 +136,7 @@ def traces() -> dict[str, Any]:
     for family, generate in fixtures():
         for policy in POLICIES:
             for name, options in CAPTURES.items():
-                recorded = functools.partial(
-                    generate, policy=ss.parse_policy(policy), capture=ss.Capture(**options)
-                )
+                recorded = functools.partial(generate, policy=ss.parse_policy(policy), capture=ss.Capture(**options))
                 made[f"{family} {policy} {name}"] = tried(lambda recorded=recorded: arrays(recorded()))
     return made
 
@@ -156,12 +149,8 @@ def reuse() -> dict[str, Any]:
     for family, generate in fixtures():
         for rule in REUSE:
             approximate = functools.partial(generate, reuse=ss.parse_reuse(rule))
-            made[f"{family} {rule}"] = tried(
-                lambda run=approximate: {"alone": described(run().states.numpy())}
-            )
-            made[f"{family} {rule} recorded"] = tried(
-                lambda run=approximate: arrays(run(capture=ss.Capture()))
-            )
+            made[f"{family} {rule}"] = tried(lambda run=approximate: {"alone": described(run().states.numpy())})
+            made[f"{family} {rule} recorded"] = tried(lambda run=approximate: arrays(run(capture=ss.Capture())))
     return made
 
 
@@ -196,10 +185,7 @@ def cells() -> dict[str, Any]:
             listed: dict[str, dict[str, str]] = {}
             for cell in outline(study, known, exact=False):
                 decoding = cell.experiment.decoding.to_json()
-                entry = {
-                    "decoding": digest(decoding),
-                    "documents": digest([cell.experiment.seeds, cell.documents]),
-                }
+                entry = {"decoding": digest(decoding), "documents": digest([cell.experiment.seeds, cell.documents])}
                 if cell.model.source.startswith("organism/"):
                     (whole,) = identify([cell])
                     entry |= {"id": whole.id, "settings": digest(whole.settings)}
@@ -225,9 +211,7 @@ def frames(folder: Path) -> dict[str, str]:
     for path in sorted((folder / "tables").glob("*.parquet")):
         frame = pd.read_parquet(path)
         kept = [
-            column
-            for column in frame
-            if column not in JUDGED and not any(word in str(column) for word in MEASURED)
+            column for column in frame if column not in JUDGED and not any(word in str(column) for word in MEASURED)
         ]
         made[path.stem] = frame[kept].to_csv(index=False, float_format="%.6g")
     return made
@@ -267,17 +251,14 @@ def verdicts() -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(
-            os.environ.get("FROZEN_STUDY")
-            or ran(spec.changed("organisms", samples=16), Path(scratch, "study"))
+            os.environ.get("FROZEN_STUDY") or ran(spec.changed("organisms", samples=16), Path(scratch, "study"))
         )
         source = read(folder)
         judged = [one for row in source.judged.values() for of_model in row.values() for one in of_model]
         asked = [one for questions in source.diagnoses.values() for one in questions.values()]
         measures = {
             f"{one.subject} {one.kind.value} {one.about}": {
-                **{
-                    name: [f"{number:.6g}" for number in estimate] for name, estimate in one.estimates.items()
-                },
+                **{name: [f"{number:.6g}" for number in estimate] for name, estimate in one.estimates.items()},
                 **{f"score {policy}": f"{one.score(policy):.6g}" for policy in one.runs},
                 **{
                     f"removed {policy}": f"{run.removed:.6g}"
@@ -285,9 +266,7 @@ def verdicts() -> dict[str, Any]:
                     if run.removed == run.removed
                 },
             }
-            for one in collect(
-                source.frames, {name: Studied(family) for name, family in source.families.items()}
-            )
+            for one in collect(source.frames, {name: Studied(family) for name, family in source.families.items()})
         }
         return {"claims": list(map(told, judged)), "diagnosis": list(map(told, asked)), "measures": measures}
 
@@ -313,10 +292,7 @@ def machine() -> str:
     import torch
 
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if sys.platform == "linux" else []
-    name = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
@@ -363,9 +339,7 @@ def compared(part: str) -> list[str]:
     same_machine = before.pop("machine", None) in (None, machine())
     if not same_machine:
         print(f"{part}: written on another machine; arrays are compared by shape and sum")
-    return list(
-        differences(before, json.loads(json.dumps(now)), same_machine or part not in ("traces", "reuse"))
-    )
+    return list(differences(before, json.loads(json.dumps(now)), same_machine or part not in ("traces", "reuse")))
 
 
 def main(verb: str, *parts: str) -> int:

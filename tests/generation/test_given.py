@@ -37,15 +37,11 @@ def test_the_prefill_of_a_generation_is_what_a_reading_records() -> None:
     read = ss.generate(model, ids, ss.GivenText(), capture=True)
     went_on = ss.generate(model, ids, length=1, capture=True)
     for name in ("received", "received_far", "prefill_received"):
-        np.testing.assert_array_equal(
-            read.trace.dataset[name].values, went_on.trace.dataset[name].values[..., :36]
-        )
+        np.testing.assert_array_equal(read.trace.dataset[name].values, went_on.trace.dataset[name].values[..., :36])
 
 
 def test_a_policy_acts_on_a_text_that_is_read() -> None:
-    run = ss.generate(
-        golden.model("llada"), [list(range(5, 25))], ss.GivenText(), policy="first:2", capture=True
-    )
+    run = ss.generate(golden.model("llada"), [list(range(5, 25))], ss.GivenText(), policy="first:2", capture=True)
     assert run.trace.masked_keys().values[..., :2].all()
 
 

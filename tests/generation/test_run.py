@@ -13,9 +13,7 @@ def test_an_answer_is_the_same_in_any_batch() -> None:
     """Rows of a causal model that end at different steps; with a policy that reads the prompt twice too."""
     model, ids = golden.model("llama"), torch.arange(20, 60).view(4, 10)
     free = ss.generate(model, ids, ss.GreedyDecoding(12, eos=None))
-    decoding = ss.GreedyDecoding(
-        12, eos=tuple({int(row[10 + 3 * n]) for n, row in enumerate(free.sequences)})
-    )
+    decoding = ss.GreedyDecoding(12, eos=tuple({int(row[10 + 3 * n]) for n, row in enumerate(free.sequences)}))
     for policy in (None, "top:1,prefill=yes"):
         together = ss.generate(model, ids, decoding, policy=policy, seed=[1, 2, 3, 4])
         assert len({together.steps(row) for row in range(4)}) > 1, "no row ended before another"
@@ -29,14 +27,9 @@ def test_an_answer_is_the_same_in_any_batch() -> None:
 
 def test_what_is_recorded_can_be_said_in_words() -> None:
     model, ids = golden.model("llada"), torch.arange(20, 29)[None]
-    for said, meant in (
-        ("layers", ss.Capture("layers")),
-        ("heads,every=2", ss.Capture(every=2)),
-        (True, ss.Capture()),
-    ):
+    for said, meant in (("layers", ss.Capture("layers")), ("heads,every=2", ss.Capture(every=2)), (True, ss.Capture())):
         by_word, by_object = (
-            ss.generate(model, ids, length=8, block=8, steps=4, capture=capture).trace
-            for capture in (said, meant)
+            ss.generate(model, ids, length=8, block=8, steps=4, capture=capture).trace for capture in (said, meant)
         )
         assert by_word is not None
         assert by_object is not None
@@ -67,9 +60,7 @@ def test_options_are_those_of_the_familys_decoding() -> None:
 
 def test_extras_say_what_a_plug_in_did() -> None:
     model, ids, decoding = golden.model("llada"), torch.arange(20, 29)[None], ss.LladaDecoding(16, 16, 8)
-    plain, exact, quick = (
-        ss.generate(model, ids, decoding, reuse=rule) for rule in (None, "prefix:1", "prefix:4")
-    )
+    plain, exact, quick = (ss.generate(model, ids, decoding, reuse=rule) for rule in (None, "prefix:1", "prefix:4"))
     assert (plain.exact, exact.exact, quick.exact) == (True, True, False)
     assert plain.row_extras(0) == {}
     assert exact.row_extras(0) == {"reuse": "prefix:1"}

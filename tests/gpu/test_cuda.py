@@ -83,12 +83,7 @@ def test_kernels_against_the_dense_reference() -> None:
                         real[1, :9] = False
                     pattern = Visibility(77, 77, real, causal)
                     columns = torch.rand(2, heads, 77, **shape) < 0.1
-                    for taken in (
-                        None,
-                        KeyMask(columns),
-                        KeyMask(None, Band(7, 2, 3)),
-                        KeyMask(columns, Band(9)),
-                    ):
+                    for taken in (None, KeyMask(columns), KeyMask(None, Band(7, 2, 3)), KeyMask(columns, Band(9))):
                         _against_dense(query, key, value, pattern, taken, size**-0.5, bound)
 
 
@@ -124,9 +119,7 @@ def test_column_kernel_cases() -> None:
 def test_fused_kernels_round_as_the_eager_code_does() -> None:
     """The interpreter's cases in the compiled kernels: bit for bit but for the order of additions in a norm."""
     wide = {
-        f"norm-drawn-{width}-{dtype}": ("drawn", width, dtype)
-        for width in (3584, 4096)
-        for dtype in layer_cases.DTYPES
+        f"norm-drawn-{width}-{dtype}": ("drawn", width, dtype) for width in (3584, 4096) for dtype in layer_cases.DTYPES
     }
     layer_cases.NORMS.update(wide)
     with torch.no_grad():
@@ -182,9 +175,7 @@ def test_reuse_on_gpu_equals_that_on_cpu() -> None:
     """States and work of approximate runs agree between the devices (float32)."""
     torch.backends.cuda.matmul.allow_tf32 = False
     prompt = torch.randint(0, 470, (2, 13), generator=torch.Generator().manual_seed(3))
-    pair = [
-        ss.load(GOLDEN / "llada" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")
-    ]
+    pair = [ss.load(GOLDEN / "llada" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")]
     for rule in (
         "prefix:block",
         "prefix:4,fresh=masks",
@@ -217,9 +208,7 @@ def test_generation_fixtures_token_for_token() -> None:
         decoding = ss.LladaDecoding(32, options["steps"], options["block_length"], cfg=options["cfg_scale"])
         columns = entry["sink_columns_per_layer"]
         policy = ss.MaskKeys({int(layer): chosen for layer, chosen in columns.items()}) if columns else None
-        run = ss.generate(
-            model, torch.tensor(stored["prompt"]), decoding, policy=policy, capture=ss.Capture()
-        )
+        run = ss.generate(model, torch.tensor(stored["prompt"]), decoding, policy=policy, capture=ss.Capture())
         assert np.array_equal(run.states.numpy(), stored["states"]), name
     stored = np.load(GOLDEN / "dream" / "gen_entropy_t0.npz")
     model = ss.load(GOLDEN / "dream" / "checkpoint", device="cuda", dtype="float32")
@@ -281,25 +270,11 @@ def test_policies_on_gpu_equal_those_on_cpu() -> None:
     """Hidden sets and states of score-based policies agree between the devices."""
     torch.backends.cuda.matmul.allow_tf32 = False
     prompt = torch.randint(0, 470, (2, 13), generator=torch.Generator().manual_seed(3))
-    for family, decoding in (
-        ("llada", ss.LladaDecoding(16, 8, 8)),
-        ("llama", ss.GreedyDecoding(12, eos=None)),
-    ):
-        pair = [
-            ss.load(GOLDEN / family / "checkpoint", device=device, dtype="float32")
-            for device in ("cpu", "cuda")
-        ]
-        for text in (
-            "top:2",
-            "top:2@model",
-            "random(top:2)",
-            "above:2,effect=silence",
-            "keep:0.4",
-            "window:6,first=1",
-        ):
+    for family, decoding in (("llada", ss.LladaDecoding(16, 8, 8)), ("llama", ss.GreedyDecoding(12, eos=None))):
+        pair = [ss.load(GOLDEN / family / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")]
+        for text in ("top:2", "top:2@model", "random(top:2)", "above:2,effect=silence", "keep:0.4", "window:6,first=1"):
             states = [
-                ss.generate(model, prompt, decoding, policy=ss.parse_policy(text), seed=[5, 6]).states
-                for model in pair
+                ss.generate(model, prompt, decoding, policy=ss.parse_policy(text), seed=[5, 6]).states for model in pair
             ]
             assert torch.equal(*states), (family, text)
 
@@ -308,15 +283,11 @@ def test_ends_are_noticed_beside_the_next_forward() -> None:
     """A GPU is asked whether any row goes on while it runs the next forward, of which nothing may remain."""
     torch.backends.cuda.matmul.allow_tf32 = False
     prompt = torch.tensor(np.load(GOLDEN / "llama" / "gen_greedy.npz")["prompt"])
-    pair = [
-        ss.load(GOLDEN / "llama" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")
-    ]
+    pair = [ss.load(GOLDEN / "llama" / "checkpoint", device=device, dtype="float32") for device in ("cpu", "cuda")]
     whole = ss.generate(pair[0], prompt, ss.GreedyDecoding(32, eos=None), policy=ss.MaskTop(2))
     ends = tuple({int(row[prompt.shape[1] + 5]) for row in whole.sequences})
     runs = [
-        ss.generate(
-            model, prompt, ss.GreedyDecoding(32, eos=ends), policy=ss.MaskTop(2), capture=ss.Capture()
-        )
+        ss.generate(model, prompt, ss.GreedyDecoding(32, eos=ends), policy=ss.MaskTop(2), capture=ss.Capture())
         for model in pair
     ]
     here, there = runs

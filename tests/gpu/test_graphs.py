@@ -80,9 +80,7 @@ def compare(
         assert torch.equal(expected.states, found.states)
         for name in ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"):
             if getattr(expected, name) is not None:
-                np.testing.assert_allclose(
-                    getattr(found, name), getattr(expected, name), atol=tolerance, rtol=0
-                )
+                np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=tolerance, rtol=0)
         if "reuse" in options:
             assert expected.extras["reuse"].work == found.extras["reuse"].work
         for name, steps in {} if expected.trace is None else expected.trace._parts.arrays.items():
@@ -166,20 +164,15 @@ SETTINGS = (
         (*loop, *setting)
         for number, loop in enumerate(LOOPS)
         for place, setting in enumerate(SETTINGS)
-        if (place - number) % 2
-        == 0  # every loop with every second setting, so that each setting meets three loops
+        if (place - number) % 2 == 0  # every loop with every second setting, so that each setting meets three loops
     ],
 )
-def test_graphs_change_no_block_loop(
-    family: str, decoding: Any, cache: bool, capture: Any, policy: str | None
-) -> None:
+def test_graphs_change_no_block_loop(family: str, decoding: Any, cache: bool, capture: Any, policy: str | None) -> None:
     """On a cache of fixed size, or block by block without one: states are equal, scores to rounding (float32)."""
     prompts = [prompt(seed, 2, 13, 150) for seed in (4, 5)]
     options = {"policy": policy, "capture": capture, "seed": [1, 2], "cache": cache}
     first, second = compare(load(family, "float32"), prompts, decoding, 1e-3, **options)
-    if (
-        family != "llada2"
-    ):  # in float32 the experts of a mixture are launched one by one, which a graph cannot repeat
+    if family != "llada2":  # in float32 the experts of a mixture are launched one by one, which a graph cannot repeat
         assert all(first)
         assert first or not cache or capture is BY_QUERY
     if family == "sdar":  # as many steps a block whatever the text
@@ -191,9 +184,7 @@ def test_later_causal_generations_capture_nothing(policy: str | None) -> None:
     """On a static cache: the second generation of a shape uses the first one's graphs; states as on a growing cache (float32)."""
     prompts = [prompt(seed, 2, 18, 470) for seed in (2, 3)]
     options = {"policy": policy, "capture": HEADS, "seed": [4, 5]}
-    first, second = compare(
-        load("llama", "float32"), prompts, ss.GreedyDecoding(24, eos=None), 1e-3, **options
-    )
+    first, second = compare(load("llama", "float32"), prompts, ss.GreedyDecoding(24, eos=None), 1e-3, **options)
     assert first == [True]
     assert second == []
 
@@ -225,9 +216,7 @@ def test_what_a_fixed_cache_does_not_know_runs_without_one(cfg: float) -> None:
     ids = prompt(1, 2, 16, 150)
     written = int(ss.generate(model, ids, decoding).sequences[0, 18])
     model.ids = replace(model.ids, pad=written)
-    for captured in compare(
-        model, [ids.where(ids != written, written + 1)] * 2, decoding, 1e-3, capture=HEADS
-    ):
+    for captured in compare(model, [ids.where(ids != written, written + 1)] * 2, decoding, 1e-3, capture=HEADS):
         assert captured == []
 
 
@@ -249,15 +238,10 @@ def test_the_switch_changes_nothing(family: str, monkeypatch: pytest.MonkeyPatch
     options = {"policy": "first:1", "capture": HEADS, "seed": [1, 2, 3]}
     quick = [ss.generate(model, ids, decoding, **options) for _ in range(2)]
     monkeypatch.setenv("SINKSCOPE_FAST", "0")
-    with (
-        counted_captures() as captures,
-        mock.patch("sinkscope.gpu.outbox.Outbox.send", side_effect=AssertionError),
-    ):
+    with counted_captures() as captures, mock.patch("sinkscope.gpu.outbox.Outbox.send", side_effect=AssertionError):
         plain = ss.generate(model, ids, decoding, **options)
     assert captures == []
     for run in quick:
         assert torch.equal(run.states, plain.states)
         for name, steps in plain.trace._parts.arrays.items():
-            np.testing.assert_allclose(
-                run.trace._parts.arrays[name], steps, atol=1e-3, rtol=1e-3, err_msg=name
-            )
+            np.testing.assert_allclose(run.trace._parts.arrays[name], steps, atol=1e-3, rtol=1e-3, err_msg=name)

@@ -36,11 +36,7 @@ def ordinary_user() -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """Variables for a command on the bare machine; `folder` gets a home and the hidden PATH."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SINKSCOPE_", "PYTEST_", "COV_"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SINKSCOPE_", "PYTEST_", "COV_"))}
     (folder / "home").mkdir()
     path = hidden_path(folder / "path")
     return {**kept, "PATH": path, "HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}

@@ -20,9 +20,7 @@ class Masks:
 
     key_mask: KeyMask | None
 
-    def mask(
-        self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float
-    ) -> KeyMask | None:
+    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float) -> KeyMask | None:
         return self.key_mask
 
     def reads(self, layer: int) -> tuple[str, ...]:

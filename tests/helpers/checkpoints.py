@@ -155,9 +155,7 @@ class _Writer:
 
     def linear(self, name: str, rows: int, columns: int, bias: bool) -> None:
         scale = 2.0 if name.endswith(("q_proj", "k_proj")) else 1.0
-        self.tensors[f"{name}.weight"] = (
-            torch.randn(rows, columns, generator=self._draw) * scale / columns**0.5
-        )
+        self.tensors[f"{name}.weight"] = torch.randn(rows, columns, generator=self._draw) * scale / columns**0.5
         if bias:
             self.tensors[f"{name}.bias"] = torch.randn(rows, generator=self._draw) * 0.5
 

@@ -111,10 +111,7 @@ def later(model: Model, policy: str, length: int) -> dict[str, float]:
         plain = [run(ids) for ids in prompts]
     states = sum(int((a.states != b.states).sum()) for a, b in zip((first, second), plain, strict=True))
     ours, theirs = arrays(second), arrays(plain[1])
-    far = [
-        float(np.nanmax(np.abs(ours[name] - theirs[name]), initial=0.0))
-        for name in ("received", "received_all")
-    ]
+    far = [float(np.nanmax(np.abs(ours[name] - theirs[name]), initial=0.0)) for name in ("received", "received_all")]
     return {"states": float(states), "received": max(far), "captured again": float(played.captured != 1)}
 
 

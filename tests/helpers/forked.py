@@ -24,9 +24,7 @@ def forked(call: Callable[[], object], said: Path | None = None) -> BaseProcess:
     """
     process = multiprocessing.get_context("fork").Process(target=_run, args=(call, said or Path(os.devnull)))
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of Python 3.12 on, where this process has several threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on, where this process has several threads
         process.start()
     return process
 

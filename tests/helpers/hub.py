@@ -28,9 +28,7 @@ class Hub:
 
     def files_asked_for(self) -> set[str]:
         """Names of all files that anybody asked for, by HEAD or GET."""
-        return {
-            path.split("/resolve/")[1].split("/", 1)[1] for _, path in self.requests if "/resolve/" in path
-        }
+        return {path.split("/resolve/")[1].split("/", 1)[1] for _, path in self.requests if "/resolve/" in path}
 
     def commit(self, name: str, revision: str) -> str | None:
         """The commit that a branch or a commit id names."""

@@ -113,11 +113,7 @@ def gate_case(name: str, device: str) -> dict[str, float]:
     draw = torch.Generator().manual_seed(width)
     both = (5 * torch.randn(2, 3, 2 * width, generator=draw)).to(device, getattr(torch, dtype))
     wanted = functional.silu(both[..., :width]) * both[..., width:]
-    return {
-        **compared(layer_kernels.silu_mul(both), wanted, dtype),
-        "exact": float(device == "cuda"),
-        "sum": 1.0,
-    }
+    return {**compared(layer_kernels.silu_mul(both), wanted, dtype), "exact": float(device == "cuda"), "sum": 1.0}
 
 
 def compared(found: Tensor, wanted: Tensor, dtype: str) -> dict[str, float]:
@@ -218,9 +214,7 @@ def steps_aside(model: Any, ids: Tensor) -> bool:
     with fused(True), counted() as listening:
         model.hidden(ids)
     handle.remove()
-    handle = nn.modules.module.register_module_forward_hook(
-        lambda module, given, found: heard_all.append(module)
-    )
+    handle = nn.modules.module.register_module_forward_hook(lambda module, given, found: heard_all.append(module))
     with fused(True), counted() as listening_to_all:
         model.hidden(ids)
     handle.remove()

@@ -15,9 +15,7 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 
 
-def llada(
-    config: dict[str, Any], weights: Weights, ids: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def llada(config: dict[str, Any], weights: Weights, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """LLaDA: bidirectional; positions 0..S−1; rotation in float32; padding is hidden as keys only."""
     d, heads = config["d_model"], config["n_heads"]
     kv_heads = 1 if config["multi_query_attention"] else config["n_kv_heads"] or heads
@@ -86,9 +84,7 @@ def qwen_or_llama(
     return x @ head.T, torch.stack(maps)
 
 
-def forward(
-    config: dict[str, Any], weights: Weights, ids: Tensor, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def forward(config: dict[str, Any], weights: Weights, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The reference for a config of any layout."""
     return (llada if config["model_type"] == "llada" else qwen_or_llama)(config, weights, ids, mask)
 

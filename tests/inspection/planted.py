@@ -66,9 +66,7 @@ def copy(layer: Any, head: int, source: slice, gain: float, shift: int = 0) -> N
 def ordinary_head(layer: Any) -> None:
     """The other head of a layer: some output of usual size, in a channel that nobody reads."""
     layer.self_attn.v_proj.weight.data[16, CLASS] = 0.1
-    layer.self_attn.v_proj.weight.data[16, IS_MESSAGE] = (
-        0.1 * 2**0.5
-    )  # a message's class is smaller beside its message
+    layer.self_attn.v_proj.weight.data[16, IS_MESSAGE] = 0.1 * 2**0.5  # a message's class is smaller beside its message
     layer.self_attn.o_proj.weight.data[14, 16] = 1.0
 
 
@@ -110,9 +108,7 @@ def drain() -> Model:
     second.self_attn.k_proj.weight.data[SLOW, IS_START] = 17.5
     copy(second, 0, MESSAGE, 6.0, shift=1)  # the start has no message
     second.self_attn.v_proj.weight.data[8, 12] = 0.002
-    made.model.embed_tokens.weight.data[START, 12] = (
-        5.0  # a channel of its own, as massive as this network can have
-    )
+    made.model.embed_tokens.weight.data[START, 12] = 5.0  # a channel of its own, as massive as this network can have
     return ss.wrap(made, family="llada", source="planted/drain")
 
 

@@ -39,9 +39,7 @@ def test_it_predicts_what_was_written(name: str, seed: int | list[int]) -> None:
         best = seen.logits.argmax(-1)
         assert torch.equal(best[decided], seen.final[row, column][decided])
         assert bool(
-            seen.received[:, seen.kind[:, None].expand(-1, seen.received.shape[2], -1) == PADDING]
-            .isnan()
-            .all()
+            seen.received[:, seen.kind[:, None].expand(-1, seen.received.shape[2], -1) == PADDING].isnan().all()
         )
         where, control = places(seen)
         assert not bool((where & control).any())

@@ -76,18 +76,14 @@ def test_the_lens_takes_every_sink_and_as_many_others(carrier: Case) -> None:
     assert set(found.table.columns) >= {"row", "layer", "token", "own", "elsewhere"}
 
 
-def test_a_tuned_lens_is_cached_and_reads_the_carrier_alone(
-    carrier: Case, drain: Case, tmp_path: Path
-) -> None:
+def test_a_tuned_lens_is_cached_and_reads_the_carrier_alone(carrier: Case, drain: Case, tmp_path: Path) -> None:
     fitted = tuned_lens(carrier.model, carrier.run, tmp_path)
     again = tuned_lens(carrier.model, carrier.run, tmp_path)
     assert torch.equal(fitted.maps, again.maps)
     assert fitted.tokens == again.tokens == 4 * 8 * 32
     assert len(list((tmp_path / "lenses").iterdir())) == 1
     full = lens(carrier.model, carrier.run, positions=[0], steps=[2], tuned=fitted)
-    empty = lens(
-        drain.model, drain.run, positions=[0], steps=[2], tuned=tuned_lens(drain.model, drain.run, tmp_path)
-    )
+    empty = lens(drain.model, drain.run, positions=[0], steps=[2], tuned=tuned_lens(drain.model, drain.run, tmp_path))
     assert full.tuned
     assert (full.elsewhere[full.chosen][:, 1] == 1).all()
     assert (full.probability[full.chosen][:, 1] > 2 * empty.probability[empty.chosen][:, 1]).all()
@@ -103,9 +99,7 @@ def test_only_the_carriers_value_belongs_to_its_run(carrier: Case, drain: Case) 
 
 
 def test_another_run_gives_its_message(carrier: Case) -> None:
-    other = ss.generate(
-        carrier.model, planted.prompts(8).roll(1, 0), carrier.run.decoding, seed=list(range(8))
-    )
+    other = ss.generate(carrier.model, planted.prompts(8).roll(1, 0), carrier.run.decoding, seed=list(range(8)))
     done = patch(carrier.model, carrier.run, other, what="value", step=2)
     assert (done.sinks["flipped"] == 1).all()
     assert (done.control["flipped"] == 0).all()

@@ -81,9 +81,7 @@ def test_the_shipped_card_is_what_the_program_writes(name: str, tmp_path: Path) 
     again = (tmp_path / name / "README.md").read_text(encoding="utf-8")
     assert (WEIGHTS / name / "README.md").read_text(encoding="utf-8") == again, "write the cards again"
     # Its bytes depend on the version of matplotlib, its words do not.
-    drawn, shipped = (
-        (root / name / "emergence.svg").read_text(encoding="utf-8") for root in (tmp_path, WEIGHTS)
-    )
+    drawn, shipped = ((root / name / "emergence.svg").read_text(encoding="utf-8") for root in (tmp_path, WEIGHTS))
     assert re.findall(r">([^<]+)</text>", drawn) == re.findall(r">([^<]+)</text>", shipped)
 
 
@@ -111,10 +109,7 @@ def test_a_card_says_what_is_missing(tmp_path: Path) -> None:
     assert "A loss under hiding proves nothing about sinks" in text
     assert "| `top:1` | head | hide | 4 | 0.250 [0.046, 0.699] |" in text
     assert "0.917 [0.431, 0.994] (3×)" in text, "the control beside it"
-    assert (
-        "Measured on 2026-01-03, some GPU, `sinkscope study full`, float32; 4 held-out documents per task."
-        in text
-    )
+    assert "Measured on 2026-01-03, some GPU, `sinkscope study full`, float32; 4 held-out documents per task." in text
     assert "silencing was not run beside `top:1`" in text
     assert "no match, for `top:1` (30.0% against 20.0%)" in text, "mass-matched in name only"
     assert "- The masking table has 4 documents per task, fewer than 500." in text

@@ -20,16 +20,14 @@ def test_tables_of_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     row = {"model": "twin", "policy": "top:1", "nll": 4.5, "cell": "0123", "empty": None}
     pd.DataFrame([row]).to_parquet(tables / "likelihood.parquet")
     read = {"model": "twin", "decoding_name": "half", "seed": 0, "document": "a"}
-    pd.DataFrame(
-        [{**read, "policy": "none", "nll": 4.0}, {**read, "policy": "top:1", "nll": 4.5}]
-    ).to_parquet(tables / "passages.parquet")
+    pd.DataFrame([{**read, "policy": "none", "nll": 4.0}, {**read, "policy": "top:1", "nll": 4.5}]).to_parquet(
+        tables / "passages.parquet"
+    )
     out = tmp_path / "out"
     words = ["tables", str(tmp_path / "study"), "--out", str(out)]
     monkeypatch.setattr(sys, "argv", words)
     estimate = Estimate(0.94, 0.93, 0.95)
-    verdict = Verdict(
-        "present", "twin", "text, half", Status.SUPPORTED, measure=Measure.WITH, estimate=estimate
-    )
+    verdict = Verdict("present", "twin", "text, half", Status.SUPPORTED, measure=Measure.WITH, estimate=estimate)
     judged = {"present": {"twin": (verdict,), "causal": ()}}
     monkeypatch.setattr(english_tables, "read", lambda folder: SimpleNamespace(judged=judged))
     english_tables.main()

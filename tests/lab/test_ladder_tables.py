@@ -8,9 +8,7 @@ from lab.ladder_tables import between_decodings, once
 
 
 def test_a_row_of_two_studies_is_kept_once_and_has_what_the_later_one_knows() -> None:
-    told = pd.DataFrame(
-        {"model": ["a", "b", "a"], "seed": [0, 1, 0], "emerged": [3, 4, 3], "sinks": [None, None, 0.5]}
-    )
+    told = pd.DataFrame({"model": ["a", "b", "a"], "seed": [0, 1, 0], "emerged": [3, 4, 3], "sinks": [None, None, 0.5]})
     assert once(told).to_dict("list")["sinks"][1:] == [0.5]
     assert list(once(told)["model"]) == ["b", "a"]
 

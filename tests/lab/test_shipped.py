@@ -80,14 +80,7 @@ def test_the_causal_one_has_a_sink_at_its_first_token() -> None:
 
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_no_file_names_a_machine(name: str) -> None:
-    for file in (
-        "training.json",
-        "config.json",
-        "tokenizer_config.json",
-        "log.jsonl",
-        "README.md",
-        "profile.json",
-    ):
+    for file in ("training.json", "config.json", "tokenizer_config.json", "log.jsonl", "README.md", "profile.json"):
         assert "/tmp" not in (WEIGHTS / name / file).read_text(encoding="utf-8")
 
 
@@ -97,8 +90,7 @@ def organism(name: str) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("count", "least"),
-    [pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(6, 5, marks=pytest.mark.soak)],
+    ("count", "least"), [pytest.param(2, 2, marks=pytest.mark.slow), pytest.param(6, 5, marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_it_solves_word_problems_that_it_never_saw(name: str, count: int, least: int) -> None:
@@ -126,12 +118,7 @@ def test_multimodal_draws_and_describes() -> None:
         >= 3
     )
     told = generate(model, to_describe(scenes), CAPTION).texts
-    assert (
-        sum(
-            pictures.describes(text, pictures.render(scene)) for scene, text in zip(scenes, told, strict=True)
-        )
-        >= 3
-    )
+    assert sum(pictures.describes(text, pictures.render(scene)) for scene, text in zip(scenes, told, strict=True)) >= 3
 
 
 @needs_sandbox

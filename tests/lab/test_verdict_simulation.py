@@ -78,9 +78,7 @@ def test_whole_chains_err_rarely(case, monkeypatch):
         for null in case.simulation.nulls
         for n in simulation.CHAIN_SIZES
     }
-    assert sum(one.wrong for one in found.values()) <= 0.05 * sum(one.studies for one in found.values()), (
-        found
-    )
+    assert sum(one.wrong for one in found.values()) <= 0.05 * sum(one.studies for one in found.values()), found
     assert all(one.holds is not False for one in found.values()), found
 
 
@@ -94,9 +92,7 @@ def test_a_loss_that_is_not_the_sinks_decides_nothing_between_models_or_masks(na
     asked = [null for null in case.simulation.nulls if null.name.startswith(lost)]
     assert len(asked) == (4 if name.startswith("rival") else 2)
     for null in asked:
-        assert set(simulation.verdicts(case.claim, null.study, n, 40, null.name)) == {Status.UNDECIDED}, (
-            null.name
-        )
+        assert set(simulation.verdicts(case.claim, null.study, n, 40, null.name)) == {Status.UNDECIDED}, null.name
 
 
 @pytest.mark.parametrize("case", simulation.REACH_CASES, ids=lambda case: case.name)
@@ -113,9 +109,7 @@ def test_with_controls_that_reach_what_was_measured_no_loss_is_called_the_sinks(
     assert set(found) == {Status.UNDECIDED}
 
 
-@pytest.mark.parametrize(
-    "simulated", [simulated_traces.ANSWERS, simulated_traces.READ], ids=["answers", "texts"]
-)
+@pytest.mark.parametrize("simulated", [simulated_traces.ANSWERS, simulated_traces.READ], ids=["answers", "texts"])
 def test_what_is_measured_from_records_is_what_was_planted(simulated) -> None:
     """Scores by document, draws of controls, guessing, rivals, and what masks did, through comparison, tables and `collect`."""
     plain = {**simulation.SIMULATIONS} if simulated is simulated_traces.ANSWERS else simulated_texts.TEXTS
@@ -141,9 +135,7 @@ def test_wrong_verdicts_stay_rare_for_certain(case):
     holding(case, 10_000, lambda _: simulation.SIZES)
 
 
-@pytest.mark.parametrize(
-    ("rate", "holds"), [(0.0, True), (0.02, True), (0.05, None), (0.08, False), (0.2, False)]
-)
+@pytest.mark.parametrize(("rate", "holds"), [(0.0, True), (0.02, True), (0.05, None), (0.08, False), (0.2, False)])
 def test_the_examination_tells_rates_apart(rate, holds):
     """Of rules that err at a known rate."""
     rng = np.random.default_rng(7)

@@ -70,12 +70,7 @@ def test_a_merged_adapter_is_what_peft_makes_of_it(base: Path, adapter: Path, pe
 def test_a_dream_config_beside_it_makes_it_a_diffusion_model(base: Path, adapter: Path) -> None:
     """The same weights, q, k, v biases at zero, attention in both directions."""
     config = json.loads((base / "config.json").read_text())
-    config |= {
-        "model_type": "Dream",
-        "architectures": ["DreamModel"],
-        "mask_token_id": 3,
-        "rope_theta": 10000.0,
-    }
+    config |= {"model_type": "Dream", "architectures": ["DreamModel"], "mask_token_id": 3, "rope_theta": 10000.0}
     (adapter / "config.json").write_text(json.dumps(config))
     twin = ss.load(adapter, device="cpu")
     assert (twin.family, twin.ids.mask) == ("dream", 3)
@@ -112,15 +107,11 @@ def test_tensors_that_do_not_fit_are_named(adapter: Path, tmp_path: Path) -> Non
     path = adapter / "adapter_model.safetensors"
     tensors = load_file(path)
     name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
-    save_file(
-        {**tensors, "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight": torch.ones(2, 16)}, path
-    )
+    save_file({**tensors, "base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight": torch.ones(2, 16)}, path)
     with pytest.raises(CheckpointError, match=r"do not fit the model: base_model.model.model.layers.9"):
         ss.load(adapter, device="cpu")
     save_file({**tensors, name: torch.ones(2, 8)}, path)
-    with pytest.raises(
-        CheckpointError, match=r"matrices for model.layers.0.self_attn.q_proj.weight do not fit"
-    ):
+    with pytest.raises(CheckpointError, match=r"matrices for model.layers.0.self_attn.q_proj.weight do not fit"):
         ss.load(adapter, device="cpu")
     shutil.copy(adapter / "adapter_config.json", path)
     with pytest.raises(CheckpointError, match="not a complete safetensors file"):

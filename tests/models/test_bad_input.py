@@ -15,9 +15,7 @@ import sinkscope as ss
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.load import resolve_device, resolve_dtype
 
-no_gpu = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="this machine has a GPU, so asking for one is no error"
-)
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU, so asking for one is no error")
 
 
 def refusal(source: Any, **options: Any) -> str:
@@ -30,8 +28,7 @@ def refusal(source: Any, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["/no/such/folder", "./nothing/here", "~/nothing-at-all", "a/b/c", "C:\\models", "", "{empty}", "{file}"],
+    "source", ["/no/such/folder", "./nothing/here", "~/nothing-at-all", "a/b/c", "C:\\models", "", "{empty}", "{file}"]
 )
 def test_no_such_folder(source: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
@@ -101,9 +98,7 @@ def test_a_damaged_config(content: str, tmp_path: Path) -> None:
     assert "config.json" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"), [("float23", "float32"), ("bf16", "bfloat16"), ("half", "float16")]
-)
+@pytest.mark.parametrize(("wrong", "near"), [("float23", "float32"), ("bf16", "bfloat16"), ("half", "float16")])
 def test_a_wrong_dtype_name(wrong: str, near: str) -> None:
     message = refusal(golden.checkpoint("llada"), dtype=wrong)
     assert repr(wrong) in message

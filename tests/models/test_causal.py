@@ -79,20 +79,14 @@ def test_logits_and_maps_are_those_of_eager_attention(architecture: str, tmp_pat
     assert model.family == "causal"
     ids, mask = inputs()
     for padding in (None, mask):
-        options = (
-            {} if padding is None else {"position_ids": (padding.cumsum(-1) - 1).masked_fill(padding == 0, 1)}
-        )
+        options = {} if padding is None else {"position_ids": (padding.cumsum(-1) - 1).masked_fill(padding == 0, 1)}
         with torch.no_grad():
             expected = network(ids, attention_mask=padding, output_attentions=True, **options)
         rows = torch.ones_like(ids, dtype=torch.bool) if padding is None else padding.bool()
-        torch.testing.assert_close(
-            model.logits(ids, padding)[rows], expected.logits[rows], atol=2e-5, rtol=1e-4
-        )
+        torch.testing.assert_close(model.logits(ids, padding)[rows], expected.logits[rows], atol=2e-5, rtol=1e-4)
         counted = rows[None, :, None, :, None]
         maps = torch.stack(list(expected.attentions))
-        torch.testing.assert_close(
-            model.attention(ids, padding) * counted, maps * counted, atol=5e-6, rtol=1e-4
-        )
+        torch.testing.assert_close(model.attention(ids, padding) * counted, maps * counted, atol=5e-6, rtol=1e-4)
     assert model.check().passed
 
 
@@ -105,9 +99,7 @@ def test_a_cache_gives_the_logits_and_rows_of_the_whole(architecture: str, tmp_p
     whole, maps = model.logits(ids, mask), model.attention(ids, mask)
     cache = DynamicCache()
     model.forward(ids[:, :9], model.context(real[:, :9]), cache=cache)
-    found = [
-        model.forward(ids[:, 9:12], model.context(real[:, :12]), cache=cache)
-    ]  # several at once, then one by one
+    found = [model.forward(ids[:, 9:12], model.context(real[:, :12]), cache=cache)]  # several at once, then one by one
     for column in range(12, ids.shape[1]):
         recorder = Recorder()
         context = model.context(real[:, : column + 1], recorder=recorder)
@@ -140,9 +132,7 @@ def test_received_attention_under_a_sliding_window(architecture: str, tmp_path: 
         uniform = (seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)).sum(1)
         expected = maps[call.layer].double().sum(-2) / uniform[:, None]
         expected = expected.masked_fill((mask == 0)[:, None], float("nan"))
-        torch.testing.assert_close(
-            call.received()[:, :, 0].double(), expected, atol=1e-4, rtol=1e-4, equal_nan=True
-        )
+        torch.testing.assert_close(call.received()[:, :, 0].double(), expected, atol=1e-4, rtol=1e-4, equal_nan=True)
     assert 6 in windows
 
 
@@ -163,10 +153,7 @@ def test_what_cannot_be_measured_is_refused_at_load(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "settings", "complaint"),
-    [
-        ("gemma2", {**BASE, "head_dim": 16, "sliding_window": 6}, "softcap"),
-    ],
+    ("architecture", "settings", "complaint"), [("gemma2", {**BASE, "head_dim": 16, "sliding_window": 6}, "softcap")]
 )
 def test_changed_scores_are_refused_rather_than_measured_wrongly(
     architecture: str, settings: dict[str, Any], complaint: str, tmp_path: Path
@@ -179,19 +166,13 @@ def test_changed_scores_are_refused_rather_than_measured_wrongly(
 def test_a_config_that_only_speaks_of_quantisation_is_plain(tmp_path: Path) -> None:
     network = written("llama", BASE, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] = {
-        "quant_method": "gguf",
-        "gguf_file": "model.Q4_1.gguf",
-        "dequantize": False,
-    }
+    config["quantization_config"] = {"quant_method": "gguf", "gguf_file": "model.Q4_1.gguf", "dequantize": False}
     (tmp_path / "config.json").write_text(json.dumps(config))
     ids, _ = inputs()
     with torch.no_grad():
         expected = network(ids).logits
     found = ss.load(tmp_path, device="cpu").logits(ids)
-    torch.testing.assert_close(
-        found, expected, msg="saved again in full: only its config speaks of quantisation"
-    )
+    torch.testing.assert_close(found, expected, msg="saved again in full: only its config speaks of quantisation")
 
 
 @pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "compressed-tensors", "awq"])

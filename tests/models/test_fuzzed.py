@@ -89,18 +89,12 @@ def with_tokenizer(folder: Path, source: Path, file: str, change: Any) -> Path:
         ("llama", {"partial_rotary_factor": 1e9}, "partial_rotary_factor"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotates whole heads"),
         ("llada", {"partial_rotary_factor": 0.5}, "rotates whole heads"),
-        (
-            "dream",
-            {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            "rotates whole heads",
-        ),
+        ("dream", {"rope_scaling": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "rotates whole heads"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 1e9}}, "rotates whole heads"),
         ("llada2", {"partial_rotary_factor": 1.5}, "a share of each head"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(
-    family: str, changes: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_a_config_that_cannot_be_is_refused(family: str, changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     message = try_to_load(with_config(tmp_path / "m", family, **changes))
     assert said in message
     assert "config.json" in message
@@ -150,9 +144,7 @@ TOKENIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_tokenizer_that_cannot_work_is_refused(name: str, sources: dict[str, Path], tmp_path: Path) -> None:
     file, changes = TOKENIZERS[name]
-    message = try_to_load(
-        with_tokenizer(tmp_path / "m", sources["llada"], file, lambda data: data.update(changes))
-    )
+    message = try_to_load(with_tokenizer(tmp_path / "m", sources["llada"], file, lambda data: data.update(changes)))
     assert "the tokenizer in" in message
     assert "Traceback" not in message
 

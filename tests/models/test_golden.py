@@ -177,9 +177,7 @@ def test_received_attention_is_that_of_the_official_maps(family: str) -> None:
             uniform = (visible / visible.sum(-1, keepdim=True).clamp(min=1)).double().sum(0)
             expected = (maps[layer, row] * real[:, None]).sum(-2) / uniform
             expected[:, ~real] = float("nan")
-            torch.testing.assert_close(
-                found[layer][row].double(), expected, atol=2e-3, rtol=1e-4, equal_nan=True
-            )
+            torch.testing.assert_close(found[layer][row].double(), expected, atol=2e-3, rtol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("family", golden.FAMILIES)

@@ -71,10 +71,7 @@ def test_only_what_is_needed_is_fetched_and_the_revision_is_recorded(hub: Hub, t
     assert found["source"] == "someone/tiny"
     assert found["tokens"] == 507
     asked = hub.files_asked_for()
-    needed = {path.name for path in golden.checkpoint("llada").iterdir()} | {
-        "tokenizer.json",
-        "tokenizer_config.json",
-    }
+    needed = {path.name for path in golden.checkpoint("llada").iterdir()} | {"tokenizer.json", "tokenizer_config.json"}
     assert asked == needed
     assert not asked & set(NEVER)
     cached = {path.name for path in (tmp_path / "home").rglob("*") if path.is_symlink() or path.is_file()}

@@ -27,9 +27,7 @@ HEAVY = (
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    loaded = json.loads(
-        python("import sinkscope, sys, json; dir(sinkscope); print(json.dumps(sorted(sys.modules)))")
-    )
+    loaded = json.loads(python("import sinkscope, sys, json; dir(sinkscope); print(json.dumps(sorted(sys.modules)))"))
     assert "sinkscope" in loaded
     assert not [name for name in HEAVY if name in loaded]
 

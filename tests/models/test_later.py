@@ -121,9 +121,7 @@ def test_experts_that_were_merged_for_training(tmp_path: Path) -> None:
         ("llada2", "use_qkv_bias", True), ("llada2", "score_function", "softmax"), ("sdar", "use_sliding_window", True),
     ],
 )  # fmt: skip
-def test_settings_that_no_released_model_has_are_refused(
-    family: str, key: str, value: object, tmp_path: Path
-) -> None:
+def test_settings_that_no_released_model_has_are_refused(family: str, key: str, value: object, tmp_path: Path) -> None:
     shutil.copytree(golden.checkpoint(family), tmp_path / "checkpoint")
     path = tmp_path / "checkpoint" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
@@ -142,9 +140,7 @@ def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_in_blocks(tmp_path: Path) -
         "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
     }  # fmt: skip
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(
-        **sizes, **experts, num_key_value_heads=2, vocab_size=128, tie_word_embeddings=False
-    )
+    config = Qwen3MoeConfig(**sizes, **experts, num_key_value_heads=2, vocab_size=128, tie_word_embeddings=False)
     config._attn_implementation = "eager"
     network = Qwen3MoeForCausalLM(config).eval()
     for parameter in network.parameters():

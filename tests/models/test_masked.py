@@ -86,9 +86,7 @@ def test_padding_on_the_right(name: str, folder: Path) -> None:
 def test_generation_is_llada_s_loop_by_hand(name: str, folder: Path) -> None:
     model, network = pair(name, folder)
     prompt = inputs(1, 7)
-    run = ss.generate(
-        model, prompt, ss.LladaDecoding(length=6, block=6, steps=3), capture=ss.Capture(), seed=0
-    )
+    run = ss.generate(model, prompt, ss.LladaDecoding(length=6, block=6, steps=3), capture=ss.Capture(), seed=0)
     x = torch.nn.functional.pad(prompt, (0, 6), value=MASK)
     for step in range(3):
         with torch.no_grad():

@@ -95,17 +95,11 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], di
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="needs /proc to see the memory of a process"
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see the memory of a process")
 @pytest.mark.parametrize(("family", "dtype"), CASES)
-def test_weights_never_exist_twice(
-    loaded: dict[tuple[str, str], dict[str, int]], family: str, dtype: str
-) -> None:
+def test_weights_never_exist_twice(loaded: dict[tuple[str, str], dict[str, int]], family: str, dtype: str) -> None:
     found = loaded[family, dtype]
     assert found["weights"] > 80e6
     # In the file's own dtype they are mapped from it: not even one copy in the process's own memory. Experts lie in stacks.
     most = 0.3 if dtype == "bfloat16" and family != "llada2" else 1.3
-    assert found["grown"] < most * found["weights"], (
-        f"{found['grown'] / found['weights']:.2f} times the weights"
-    )
+    assert found["grown"] < most * found["weights"], f"{found['grown'] / found['weights']:.2f} times the weights"

@@ -131,8 +131,7 @@ def test_diffusion_gemma(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "forward"),
-    [("sinkmask_bos.npz", "forward_T7.npz"), ("sinkmask_perlayer.npz", "forward_T23.npz")],
+    ("name", "forward"), [("sinkmask_bos.npz", "forward_T7.npz"), ("sinkmask_perlayer.npz", "forward_T23.npz")]
 )
 def test_diffusion_gemma_with_masked_columns(name: str, forward: str) -> None:
     columns = golden.manifest("diffusion_gemma")["sinkmask"][name]["columns_per_layer"]

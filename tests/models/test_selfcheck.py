@@ -54,9 +54,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def patched(owner: Any, name: str, wrong: Callable[..., Any]) -> Patch:
     """Puts `wrong(right, *args)` in the place of a function `right(*args)`."""
     right = getattr(owner, name)
-    return lambda patch: patch.setattr(
-        owner, name, lambda *args, **more: wrong(partial(right, **more), *args)
-    )
+    return lambda patch: patch.setattr(owner, name, lambda *args, **more: wrong(partial(right, **more), *args))
 
 
 def averaged(right: Any, call: AttentionCall, *args: Any) -> torch.Tensor:
@@ -113,11 +111,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Patch, str]] = {
 
 @pytest.mark.parametrize(
     ("mistake", "family", "dtype"),
-    [
-        (name, *case)
-        for name, (families, dtypes, *_) in MISTAKES.items()
-        for case in product(families, dtypes)
-    ],
+    [(name, *case) for name, (families, dtypes, *_) in MISTAKES.items() for case in product(families, dtypes)],
 )
 def test_a_mistake_is_noticed(mistake: str, family: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     *_, make, named = MISTAKES[mistake]

@@ -75,10 +75,7 @@ def outcome(family: str, folder: Path, config: dict[str, Any]) -> torch.Tensor |
         model = ss.load(folder, device="cpu", dtype="float32", family=named, mask_token_id=mask)
         # Long enough for positions that only count beyond the original length.
         return model.logits(torch.arange(40)[None], block=None)
-    except (
-        ss.SinkscopeError,
-        RuntimeError,
-    ) as error:  # groups of experts that do not divide fail in the forward
+    except (ss.SinkscopeError, RuntimeError) as error:  # groups of experts that do not divide fail in the forward
         return str(error)
 
 
@@ -134,9 +131,7 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
     known = {**{name: value for name, value in official().to_dict().items() if name not in told}, **told}
     tried, refused = 0, {}
     for name, value in known.items():
-        if (
-            name.endswith("_config") or inert(name) or name == "layer_types"
-        ):  # sizes of layers go with their types
+        if name.endswith("_config") or inert(name) or name == "layer_types":  # sizes of layers go with their types
             continue
         other = "all" if name == "use_bidirectional_attention" else changed(value)
         settings = json.loads(json.dumps(config))
@@ -147,9 +142,7 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
         except ss.SinkscopeError as error:
             refused[name] = str(error)
             continue
-        own = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(
-            tmp_path / "checkpoint", dtype=torch.float32
-        )
+        own = transformers.DiffusionGemmaForBlockDiffusion.from_pretrained(tmp_path / "checkpoint", dtype=torch.float32)
         canvas = own.config.canvas_length
         if ids.shape[1] <= canvas:
             continue
@@ -179,9 +172,7 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
         ("text_config", "num_experts", 0),
     ],
 )
-def test_wrong_settings_of_diffusion_gemma_are_named(
-    part: str, name: str, value: Any, tmp_path: Path
-) -> None:
+def test_wrong_settings_of_diffusion_gemma_are_named(part: str, name: str, value: Any, tmp_path: Path) -> None:
     config = canvas_config(tmp_path / "checkpoint")
     (config[part] if part else config)[name] = value
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))

@@ -44,9 +44,7 @@ def model(checkpoint: Path) -> Any:
 def eager(checkpoint: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(
-        checkpoint, attn_implementation="eager", dtype=torch.float32
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager", dtype=torch.float32).eval()
 
 
 def measured(model: Any, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -76,9 +74,7 @@ def test_received_attention_is_that_of_eager_maps(model: Any, eager: Any) -> Non
     torch.testing.assert_close(model.logits(ids), official.logits, atol=2e-3, rtol=1e-3)
     maps = torch.stack(list(official.attentions)).double()
     length = ids.shape[1]
-    uniform = torch.tensor(
-        [sum(1 / (i + 1) for i in range(j, length)) for j in range(length)], dtype=torch.float64
-    )
+    uniform = torch.tensor([sum(1 / (i + 1) for i in range(j, length)) for j in range(length)], dtype=torch.float64)
     torch.testing.assert_close(measured(model, ids).double(), maps.sum(-2) / uniform, atol=2e-3, rtol=2e-3)
     torch.testing.assert_close(model.attention(ids), maps.float(), atol=1e-4, rtol=0)
 

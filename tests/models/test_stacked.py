@@ -62,9 +62,7 @@ def test_nothing_is_held_twice(networks: tuple[Any, Any]) -> None:
     joined = stack(attention, GROUPS["self_attn"])
     assert joined is not None
     assert joined.weight.untyped_storage().data_ptr() in storages
-    assert joined.weight.numel() == sum(
-        getattr(attention, name).weight.numel() for name in GROUPS["self_attn"]
-    )
+    assert joined.weight.numel() == sum(getattr(attention, name).weight.numel() for name in GROUPS["self_attn"])
 
 
 def test_separate_weights_are_no_stack(networks: tuple[Any, Any]) -> None:

@@ -48,25 +48,13 @@ def test_missing_unexpected_and_misshapen_tensors_are_one_error(
     tensors[head] = torch.zeros(7, 5)
     write(tmp_path, config, tensors, shards)
     message = refusal(tmp_path)
-    for part in (
-        norm,
-        "1 missing",
-        "model.something.else",
-        "1 unexpected",
-        head,
-        "1 of another shape",
-        "7, 5",
-    ):
+    for part in (norm, "1 missing", "model.something.else", "1 unexpected", head, "1 of another shape", "7, 5"):
         assert part in message
 
 
 def test_long_lists_are_cut_and_counted(tmp_path: Path) -> None:
     config = llada_config(n_layers=6)
-    tensors = {
-        name: t
-        for name, t in tensors_for(config).items()
-        if "blocks.5" not in name and "blocks.4" not in name
-    }
+    tensors = {name: t for name, t in tensors_for(config).items() if "blocks.5" not in name and "blocks.4" not in name}
     write(tmp_path, config, tensors)
     message = refusal(tmp_path)
     assert "18 missing" in message
@@ -74,11 +62,7 @@ def test_long_lists_are_cut_and_counted(tmp_path: Path) -> None:
 
 
 def test_more_layers_in_the_weights_than_in_the_config(tmp_path: Path) -> None:
-    for config in (
-        llada_config(n_layers=3),
-        llama_config(num_hidden_layers=3),
-        dream_config(num_hidden_layers=3),
-    ):
+    for config in (llada_config(n_layers=3), llama_config(num_hidden_layers=3), dream_config(num_hidden_layers=3)):
         folder = tmp_path / config["model_type"]
         key = "n_layers" if "n_layers" in config else "num_hidden_layers"
         write(folder, {**config, key: 2}, tensors_for(config))

@@ -34,9 +34,7 @@ def official(name: str) -> Path:
         pytest.skip("needs the official tokenizers: set SINKSCOPE_SHARED to a folder that has tokenizers/")
     folder = Path(shared) / "tokenizers" / name
     if not folder.is_dir():
-        pytest.skip(
-            f"needs the official tokenizers: SINKSCOPE_SHARED is {shared}, which has no tokenizers/{name}"
-        )
+        pytest.skip(f"needs the official tokenizers: SINKSCOPE_SHARED is {shared}, which has no tokenizers/{name}")
     return folder
 
 
@@ -80,12 +78,8 @@ def test_llada_tokenizer() -> None:
     }  # fmt: skip
     for text, number in known.items():
         assert tokenizer.convert_tokens_to_ids(text) == number
-        assert tokenizer(text, add_special_tokens=False).input_ids == [number], (
-            "special tokens are never split"
-        )
-    assert tokenizer("hello").input_ids == tokenizer("hello", add_special_tokens=False).input_ids, (
-        "no bos is added"
-    )
+        assert tokenizer(text, add_special_tokens=False).input_ids == [number], "special tokens are never split"
+    assert tokenizer("hello").input_ids == tokenizer("hello", add_special_tokens=False).input_ids, "no bos is added"
     assert chat(tokenizer, ("user", " hi \n"), ("assistant", "yes"), ("user", "ok")) == (
         "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\nyes<|eot_id|>"
@@ -153,13 +147,7 @@ def test_official_ids_without_a_tokenizer(tmp_path: Path) -> None:
         del config[key]
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = FAMILIES["llada"].special_ids(Checkpoint(tmp_path, "here"), None)
-    assert (found.mask, found.eos, found.pad, found.bos, found.eot) == (
-        126336,
-        (126081,),
-        126081,
-        126080,
-        126348,
-    )
+    assert (found.mask, found.eos, found.pad, found.bos, found.eot) == (126336, (126081,), 126081, 126080, 126348)
 
 
 @pytest.mark.parametrize("family", golden.FAMILIES)
@@ -201,10 +189,7 @@ def test_without_tokenizer_files_ids_work_and_text_is_an_error(family: str) -> N
 def test_templates_in_files_of_their_own(tmp_path: Path) -> None:
     folder = golden_with_tokenizer("llama", tmp_path / "checkpoint")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    named = [
-        {"name": "tools", "template": "no"},
-        {"name": "default", "template": "{{ messages[0]['content'] }}!"},
-    ]
+    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ messages[0]['content'] }}!"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
     assert chat(read_tokenizer(folder), ("user", "hi")) == "hi!"
     del settings["chat_template"]

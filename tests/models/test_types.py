@@ -99,13 +99,7 @@ def test_gates_are_those_of_the_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "gated"),
-    [
-        ("beam", (0, 1, 2, 3)),
-        ("bailing_hybrid", (1, 3)),
-        ("laguna", (0, 1, 2, 3)),
-        ("bitnet", ()),
-        ("llama", ()),
-    ],
+    [("beam", (0, 1, 2, 3)), ("bailing_hybrid", (1, 3)), ("laguna", (0, 1, 2, 3)), ("bitnet", ()), ("llama", ())],
 )
 def test_gates_are_told_from_norms_and_from_what_else_comes_before_the_output(
     kind: str, gated: tuple[int, ...], tmp_path: Path
@@ -159,9 +153,7 @@ def test_learned_sinks_are_traced_and_taken_away(kind: str, tmp_path: Path) -> N
     assert not taken["masked_keys"].any()
     shown = taken["hidden_share"].values[:, 0][:, learned]
     assert ((shown > 0) & (shown < 1)).all()
-    torch.testing.assert_close(
-        without.hidden_share, torch.from_numpy(taken["hidden_share"].values).mean((1, 2, 3))
-    )
+    torch.testing.assert_close(without.hidden_share, torch.from_numpy(taken["hidden_share"].values).mean((1, 2, 3)))
     whole = model.attention(ids, policy="learned")
     torch.testing.assert_close(whole.sum(-1), torch.ones_like(whole.sum(-1)))
     # Without its sink a softmax is that of the same scores, renormalised.

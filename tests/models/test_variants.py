@@ -109,9 +109,7 @@ def test_mmada_layout_is_llada_with_its_own_padding(tmp_path: Path) -> None:
     torch.testing.assert_close(padded[:, 1, :, :4], uniform, msg="padded queries attend to everything alike")
 
 
-@pytest.mark.parametrize(
-    "config", [llada_config(), dream_config(), llama_config()], ids=lambda c: c["model_type"]
-)
+@pytest.mark.parametrize("config", [llada_config(), dream_config(), llama_config()], ids=lambda c: c["model_type"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_sharded_or_not(config: dict[str, Any], shards: int, tmp_path: Path) -> None:
     weights = write(tmp_path / "checkpoint", config, shards=shards)
@@ -121,9 +119,7 @@ def test_sharded_or_not(config: dict[str, Any], shards: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("saved", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize(
-    "config", [llada_config(), dream_config(), llama_config()], ids=lambda c: c["model_type"]
-)
+@pytest.mark.parametrize("config", [llada_config(), dream_config(), llama_config()], ids=lambda c: c["model_type"])
 def test_weights_saved_in_another_dtype(config: dict[str, Any], saved: torch.dtype, tmp_path: Path) -> None:
     weights = {name: tensor.to(saved) for name, tensor in tensors_for(config).items()}
     write(tmp_path / "checkpoint", {**config, "torch_dtype": str(saved).removeprefix("torch.")}, weights)
@@ -137,9 +133,7 @@ def test_weights_saved_in_another_dtype(config: dict[str, Any], saved: torch.dty
 
 @pytest.mark.parametrize("tied", ["weight_tying", "tie_word_embeddings"])
 def test_tied_embeddings_share_their_memory(tied: str, tmp_path: Path) -> None:
-    config = (
-        llada_config(weight_tying=True) if tied == "weight_tying" else dream_config(tie_word_embeddings=True)
-    )
+    config = llada_config(weight_tying=True) if tied == "weight_tying" else dream_config(tie_word_embeddings=True)
     write(tmp_path / "checkpoint", config)
     network = ss.load(tmp_path / "checkpoint", device="cpu").network
     assert network.lm_head.weight.data_ptr() == network.model.embed_tokens.weight.data_ptr()
@@ -220,9 +214,7 @@ def test_several_end_ids(tmp_path: Path) -> None:
     assert ss.load(tmp_path / "c", device="cpu").ids.eos == (80, 82)
 
 
-@pytest.mark.parametrize(
-    "key", ["block_type", "layer_norm_type", "activation_type", "alibi", "rope", "input_emb_norm"]
-)
+@pytest.mark.parametrize("key", ["block_type", "layer_norm_type", "activation_type", "alibi", "rope", "input_emb_norm"])
 def test_networks_that_we_would_compute_wrongly_are_refused(key: str, tmp_path: Path) -> None:
     wrong = {"block_type": "sequential", "layer_norm_type": "default", "activation_type": "gelu", "alibi": True,
              "rope": False, "input_emb_norm": True}[key]  # fmt: skip

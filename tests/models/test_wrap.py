@@ -47,8 +47,7 @@ def test_adapters_stay_active() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed (pip install peft)")
     ids = golden.tensor("llama", "forward_T24.npz", "input_ids")
     network = peft.get_peft_model(
-        transformers_llama(),
-        peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
+        transformers_llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     )
     network.eval()
     with torch.no_grad():

@@ -71,8 +71,7 @@ def test_one_line_says_what_is_missing_what_that_leaves_out_and_how_to_get_it(
 @pytest.mark.parametrize("old", ["(3, 9, 2)", "(3, 10, 4)"])
 def test_an_old_python_is_told_at_once(old: str) -> None:
     code = (
-        "import sys; sys.path.insert(0, '.ci'); import set_up\n"
-        f"sys.version_info = {old}; print(set_up.main('study'))"
+        f"import sys; sys.path.insert(0, '.ci'); import set_up\nsys.version_info = {old}; print(set_up.main('study'))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "2"

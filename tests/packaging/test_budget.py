@@ -24,10 +24,7 @@ def lines(folder: Path) -> int:
 def folders() -> list[str]:
     """Every folder that needs a number: the rooms of the instrument, and what stands beside it."""
     rooms = {path.parent.relative_to(ROOT).parts[2] for path in (ROOT / "src/sinkscope").glob("*/*.py")}
-    return [
-        *(f"src/sinkscope/{room}" for room in sorted(rooms)),
-        *(part for part in PARTS if (ROOT / part).is_dir()),
-    ]
+    return [*(f"src/sinkscope/{room}" for room in sorted(rooms)), *(part for part in PARTS if (ROOT / part).is_dir())]
 
 
 @pytest.mark.parametrize("folder", folders())

@@ -18,9 +18,7 @@ PINS = dict(line.split("==") for line in LINES if line and not line.startswith("
 
 def lowest_python() -> str:
     """The first release that requires-python admits: ">=3.11" is 3.11.0, which lacks what a later patch brought."""
-    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "requires-python"
-    ]
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
     (number,) = re.findall(r"^>=(\d+\.\d+)$", stated)
     return f"{number}.0"
 

@@ -153,9 +153,7 @@ def test_the_wheel_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     python = fresh(wheel, tmp_path)
     work = tmp_path / "work"
     work.mkdir()
-    variables = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SINKSCOPE"))
-    }
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SINKSCOPE"))}
     variables |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def sinkscope(*words: str) -> str:

@@ -101,9 +101,7 @@ class Dense:
         block: attention stands in blocks of so many columns, and the last block's queries score the keys; None: no blocks.
     """
 
-    def __init__(
-        self, model: ss.Model, policy: Any, prompt: int, real: Tensor, block: int | None = None
-    ) -> None:
+    def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor, block: int | None = None) -> None:
         self.network, self.policy = Network(model), policy
         self.prompt, self.real, self.block = prompt, real, block
         self.step = -1
@@ -196,9 +194,7 @@ class Dense:
             for i, token in enumerate(tokens):
                 last, masked = i == len(tokens) - 1, token == self.network.mask
                 read = last if self.network.causal else masked
-                if (
-                    self.network.reads_before and not self.network.causal
-                ):  # a prediction is read one position earlier
+                if self.network.reads_before and not self.network.causal:  # a prediction is read one position earlier
                     read = (not last and tokens[i + 1] == self.network.mask) or (i == 0 and masked)
                 meant = {"all": True, "newest": last, "scored": read, "masked": masked, "decided": not masked}
                 rows[b, i] = meant[name]
@@ -360,9 +356,7 @@ class Dense:
         """Whether layers, steps and the moment let it act."""
         if self.prefill and rule.prefill is False:
             return False
-        return (rule.layers is None or layer in rule.layers) and (
-            rule.steps is None or max(0, self.step) in rule.steps
-        )
+        return (rule.layers is None or layer in rule.layers) and (rule.steps is None or max(0, self.step) in rule.steps)
 
     def band(self, layer: int, real: Tensor, Q: int) -> Tensor | None:
         """Bool [B, Q, K]: taken by a window, pair by pair."""
@@ -394,8 +388,7 @@ class Dense:
             for h in range(H):
                 theirs = None if package is None else frozenset(np.flatnonzero(package[b, h, :K]).tolist())
                 sets = [
-                    self.set_of(n, rule, layer, b, h, own, real, theirs)
-                    for n, rule in enumerate(rules(self.policy))
+                    self.set_of(n, rule, layer, b, h, own, real, theirs) for n, rule in enumerate(rules(self.policy))
                 ]
                 union = sorted(frozenset().union(*sets))
                 taken[b, h, union] = True
@@ -430,9 +423,7 @@ class Dense:
             return frozenset()
         if scored and scores is not None:
             keys = [j for j in keys if j in scores and j != newest]
-            margins = (
-                self.margins(scores, b, self.judging(like, layer, b, h)) if decides_by_sinks(like) else {}
-            )
+            margins = self.margins(scores, b, self.judging(like, layer, b, h)) if decides_by_sinks(like) else {}
             chosen = choose(like, scores, margins, keys)
             if theirs is not None and rule is like and len(rules(self.policy)) == 1:
                 chosen = self.settle(like, scores, margins, keys, chosen, theirs)
@@ -544,9 +535,9 @@ class Dense:
                     abs(sum(scores[i] for i in theirs - {j}) - mass) >= gap - NEAR for j in theirs
                 ), where
                 rest = set(free) - theirs
-                assert not rest or any(
-                    abs(sum(scores[i] for i in theirs | {j}) - mass) >= gap - NEAR for j in rest
-                ), where
+                assert not rest or any(abs(sum(scores[i] for i in theirs | {j}) - mass) >= gap - NEAR for j in rest), (
+                    where
+                )
         self.controls[n, layer, b, h] = (chosen, theirs)
         return theirs
 
@@ -610,9 +601,7 @@ def mean(rows: list[np.ndarray]) -> dict[int, float]:
     """Key → mean score over rows of scores, for the keys that have one."""
     plain = [row.tolist() for row in rows]
     return {
-        j: sum(of_key) / len(rows)
-        for j, of_key in enumerate(zip(*plain, strict=True))
-        if not math.isnan(of_key[0])
+        j: sum(of_key) / len(rows) for j, of_key in enumerate(zip(*plain, strict=True)) if not math.isnan(of_key[0])
     }
 
 

@@ -52,11 +52,7 @@ DECODINGS = {
 GUIDED = ss.LladaDecoding(length=12, steps=4, block=6, cfg=1.5)
 
 PLAIN = [Setting(family, decoding) for family, decoding in DECODINGS.items()]
-RAGGED = [
-    Setting(family, decoding, batch)
-    for family, decoding in DECODINGS.items()
-    for batch in ("padded", "seeds")
-]
+RAGGED = [Setting(family, decoding, batch) for family, decoding in DECODINGS.items() for batch in ("padded", "seeds")]
 SETTINGS = [*PLAIN, *RAGGED, Setting("llada", GUIDED), Setting("llada", GUIDED, "padded")]
 
 
@@ -202,14 +198,10 @@ def compare_step(
             assert np.isnan(recorded[..., K:]).all()
         for name, ours_name in ACCOUNT.items():
             values = getattr(found, ours_name)
-            np.testing.assert_allclose(
-                here[name][:, layer], values[layer], atol=CLOSE, err_msg=f"{where} {name}"
-            )
+            np.testing.assert_allclose(here[name][:, layer], values[layer], atol=CLOSE, err_msg=f"{where} {name}")
 
 
-def decide(
-    decoding: Any, logits: Tensor, x: Tensor, theirs: Tensor, step: int, prompt: int, mask: int
-) -> Tensor:
+def decide(decoding: Any, logits: Tensor, x: Tensor, theirs: Tensor, step: int, prompt: int, mask: int) -> Tensor:
     """The next state, as the official loops define it at temperature 0.
 
     Where confidences are equal to within rounding, but not exactly, either position may be decided: `theirs` is followed.

@@ -38,9 +38,7 @@ FIXED: dict[str, Callable[..., Any]] = {
 COMBINED: dict[str, Any] = {
     "top&first": lambda **options: ss.MaskTop(2, **options) & ss.MaskFirst(1, **options),
     "window&keys": lambda **options: ss.Window(5, **options) & ss.MaskKeys({1: [0, 6]}, **options),
-    "three": lambda **options: (
-        ss.MaskFirst(1, **options) & ss.MaskKeys({0: [5]}, **options) & ss.Window(6, **options)
-    ),
+    "three": lambda **options: ss.MaskFirst(1, **options) & ss.MaskKeys({0: [5]}, **options) & ss.Window(6, **options),
 }
 """Unions."""
 

@@ -64,13 +64,9 @@ def account(run: ss.Run, maps: np.ndarray, row: int) -> tuple[float, float]:
         if not masked[step].any():
             continue
         real = (data["region"].values != "padding") & (data["tokens"].values[step] >= 0)
-        queries = np.isfinite(maps[step]).all(axis=(0, 1, 3)) & (maps[step].sum(axis=-1) > 0.5).all(
-            axis=(0, 1)
-        )
+        queries = np.isfinite(maps[step]).all(axis=(0, 1, 3)) & (maps[step].sum(axis=-1) > 0.5).all(axis=(0, 1))
         queries &= real
-        taken = np.where(masked[step][:, :, None, :], np.nan_to_num(maps[step]), 0.0).sum(
-            -1
-        )  # [layer, head, query]
+        taken = np.where(masked[step][:, :, None, :], np.nan_to_num(maps[step]), 0.0).sum(-1)  # [layer, head, query]
         shares.append(taken[:, :, queries].mean())
         own = sinks(raw[step])
         caught += int((own & masked[step]).sum())
@@ -102,11 +98,7 @@ def test_a_mask_of_one_layer_is_counted_over_all_of_them(family: str) -> None:
     run = traced(family, "top:2,layers=0")
     model, real = golden.model(family), batch()[1]
     real = torch.cat([real, torch.ones(2, run.states.shape[2] - PROMPT, dtype=torch.long)], 1)
-    maps = (
-        run.trace.dataset["attention"]
-        .transpose("sample", "step", "layer", "head", "query", "key")
-        .values.copy()
-    )
+    maps = run.trace.dataset["attention"].transpose("sample", "step", "layer", "head", "query", "key").values.copy()
     for step in range(maps.shape[1]):
         plain = model.attention(run.states[step], real)  # [layer, B, head, query, key]
         maps[:, step, 0] = plain[0].numpy()
@@ -118,9 +110,7 @@ def test_a_mask_of_one_layer_is_counted_over_all_of_them(family: str) -> None:
         assert not masked.isel(layer=slice(1, None)).any(), "only one layer was masked"
 
 
-@pytest.mark.parametrize(
-    "policy", ["top:2,effect=silence", "first:1,effect=silence", "above:1,effect=silence"]
-)
+@pytest.mark.parametrize("policy", ["top:2,effect=silence", "first:1,effect=silence", "above:1,effect=silence"])
 def test_the_account_of_a_causal_model_is_that_of_its_maps(policy: str) -> None:
     """Silenced keys keep their attention: the maps of all steps together hold every row by which sinks are told."""
     run = traced("llama", policy)
@@ -168,9 +158,7 @@ def test_a_mask_of_all_keys_of_a_row_does_nothing_and_says_so(family: str) -> No
     """The short row has 30 real keys of the batch's 35: top:30 would leave its queries nothing, so they keep all."""
     ids, real = batch()
     arguments = {"seed": 0, "attention_mask": real}
-    run = ss.generate(
-        golden.model(family), ids, DECODINGS[family], policy="top:30", capture=ss.Capture(), **arguments
-    )
+    run = ss.generate(golden.model(family), ids, DECODINGS[family], policy="top:30", capture=ss.Capture(), **arguments)
     plain = ss.generate(golden.model(family), ids, DECODINGS[family], policy=None, capture=None, **arguments)
     assert torch.equal(run.sequences[1], plain.sequences[1]), "nothing was masked in the short row"
     assert np.isnan(float(run.sinks_hit[1]))

@@ -22,10 +22,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "k none": (lambda: ss.MaskFirst(None), "k should be a whole number"),
     "epsilon nan": (lambda: ss.MaskAbove(float("nan")), "epsilon should be a finite number"),
     "epsilon inf": (lambda: ss.MaskAbove(float("inf")), "epsilon should be a finite number"),
-    "epsilon −inf of top": (
-        lambda: ss.MaskTop(1, epsilon=float("-inf")),
-        "epsilon should be a finite number",
-    ),
+    "epsilon −inf of top": (lambda: ss.MaskTop(1, epsilon=float("-inf")), "epsilon should be a finite number"),
     "epsilon too long": (lambda: ss.MaskAbove(10**400), "epsilon should be a finite number"),
     "epsilon a text": (lambda: ss.MaskAbove("3"), "epsilon should be a finite number"),
     "epsilon a truth": (lambda: ss.MaskTop(1, epsilon=True), "epsilon should be a finite number"),
@@ -38,10 +35,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "same with model scope": (lambda: ss.MaskTop(1, scope="model", when="same"), "layer by layer"),
     "same with model scope, above": (lambda: ss.MaskAbove(1, scope="model", when="same"), "layer by layer"),
     "same with model scope, keep": (lambda: ss.KeepTop(0.5, scope="model", when="same"), "layer by layer"),
-    "same with masked scores": (
-        lambda: ss.MaskTop(1, scores="masked", when="same"),
-        "before anything is masked",
-    ),
+    "same with masked scores": (lambda: ss.MaskTop(1, scores="masked", when="same"), "before anything is masked"),
     "layers below 0": (lambda: ss.MaskTop(1, layers=[-1]), "layers should be indices"),
     "layers a text": (lambda: ss.MaskTop(1, layers="0"), "layers should be a list"),
     "layers empty": (lambda: ss.MaskTop(1, layers=[]), "layers should be a list"),
@@ -90,10 +84,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "control with queries": (lambda: ss.MaskRandom(like=ss.MaskTop(1), queries="scored"), "from its policy"),
     "control with prefill": (lambda: ss.MaskRandom(like=ss.MaskTop(1), prefill=True), "from its policy"),
     "different queries": (lambda: ss.MaskTop(1) & ss.MaskFirst(1, queries="scored"), "different queries"),
-    "different moments": (
-        lambda: ss.MaskTop(1) & ss.MaskFirst(1, prefill=False),
-        "same queries= and prefill=",
-    ),
+    "different moments": (lambda: ss.MaskTop(1) & ss.MaskFirst(1, prefill=False), "same queries= and prefill="),
     "kind": (lambda: ss.MaskKind("punctation"), "did you mean punctuation"),
     "no tokens": (lambda: ss.MaskToken([]), "takes token ids from 0 on, or texts"),
     "token below 0": (lambda: ss.MaskToken(-1), "takes token ids from 0 on, or texts"),
@@ -247,9 +238,7 @@ def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, p
     assert float((model.logits(ids, policy=policy) - plain).abs().max()) > 1e-3
     maps = model.attention(ids, policy=policy)
     torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]), atol=1e-5, rtol=0)
-    same = torch.equal(
-        maps[0], model.attention(ids)[0]
-    )  # in layer 0 only hiding changes the attention itself
+    same = torch.equal(maps[0], model.attention(ids)[0])  # in layer 0 only hiding changes the attention itself
     assert same == (
         getattr(policy, "effect", "hide") == "silence"
         or (isinstance(policy, ss.MaskKeys) and 0 not in dict(policy.chosen))
@@ -263,9 +252,7 @@ def test_a_single_forward_takes_policies_that_need_no_step_before(family: str, p
 def test_a_single_forward_refuses_those_that_do(family: str, policy: Any) -> None:
     model, ids = golden.model(family), prompts(family)
     for call in (model.logits, model.attention):
-        with pytest.raises(
-            ss.InputError, match=r"a single forward has none; use MaskKeys, MaskFirst, Window"
-        ):
+        with pytest.raises(ss.InputError, match=r"a single forward has none; use MaskKeys, MaskFirst, Window"):
             call(ids, policy=policy)
 
 
@@ -285,9 +272,7 @@ def test_a_single_forward_equals_the_first_of_a_generation(family: str) -> None:
         first = run.states[0]
         if family == "llama":
             last = model.logits(first[:, first[0] >= 0], policy=policy)[:, -1]
-            torch.testing.assert_close(
-                calls[0][:, -1], last, atol=1e-5, rtol=1e-5
-            )  # the head runs on other shapes
+            torch.testing.assert_close(calls[0][:, -1], last, atol=1e-5, rtol=1e-5)  # the head runs on other shapes
         else:
             assert torch.equal(calls[0], model.logits(first, policy=policy))
 

@@ -71,9 +71,7 @@ def forwards(run: ss.Run, mask: int, block: int, cached: bool) -> Iterator[tuple
             yield "store", step, slice(stored, stored + block)
             stored += block
             continue
-        while (
-            cached and end > stored + block
-        ):  # the block before is finished, and stored by a forward of its own
+        while cached and end > stored + block:  # the block before is finished, and stored by a forward of its own
             yield "between", step, slice(stored, stored + block)
             stored += block
         yield "denoise", step, slice(stored, end)
@@ -92,9 +90,7 @@ def follow(family: str, cached: bool, policy: Any) -> ss.Run:
         run = ss.generate(model, ids, decoding, seed=3, policy=policy, capture=ss.Capture(), cache=cached)
     taken = run.trace.masked_keys().values
     recorded = {name: run.trace.dataset[name].values for name in RECORDED}
-    dense = Dense(
-        model, policy, PROMPT, torch.ones(1, run.states.shape[-1], dtype=torch.bool), decoding.block
-    )
+    dense = Dense(model, policy, PROMPT, torch.ones(1, run.states.shape[-1], dtype=torch.bool), decoding.block)
     same = any(getattr(getattr(rule, "like", rule), "when", "") == "same" for rule in rules(policy))
     # What is silenced is missing from the residual stream, and a norm then makes more of the rounding of what is left.
     close = CLOSE * (1 + any(getattr(rule, "effect", "") == "silence" for rule in rules(policy)))

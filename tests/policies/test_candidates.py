@@ -27,9 +27,7 @@ def recorded(setting: Setting, policy: Any) -> tuple[Any, np.ndarray]:
     return run, run.trace.masked_keys().values
 
 
-@pytest.mark.parametrize(
-    ("name", "when"), list(zip(SCORED, ["previous", "same"] * len(SCORED), strict=False))
-)
+@pytest.mark.parametrize(("name", "when"), list(zip(SCORED, ["previous", "same"] * len(SCORED), strict=False)))
 def test_the_newest_token_of_a_causal_model_is_never_taken(name: str, when: str) -> None:
     run, taken = recorded(Setting("llama", DECODINGS["llama"]), SCORED[name](when=when))
     assert taken.any()
@@ -91,9 +89,7 @@ def test_first_and_window_count_from_the_first_real_token(family: str) -> None:
         assert (np.flatnonzero(taken[row].any((0, 1, 2))) == [begin, begin + 1]).all()
         assert taken[row, ..., begin : begin + 2].all()
     given = inputs(setting)
-    maps = golden.model(family).attention(
-        given["prompts"], given["attention_mask"], policy=ss.Window(1, first=2)
-    )
+    maps = golden.model(family).attention(given["prompts"], given["attention_mask"], policy=ss.Window(1, first=2))
     for row, begin in ((0, 0), (1, 3)):
         last = maps[:, row, :, -1]  # [layer, head, key]
         seen = [j for j in range(PROMPT) if bool((last[..., j] > 0).all())]

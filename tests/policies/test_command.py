@@ -16,9 +16,7 @@ from sinkscope import cli
 
 def code_of(folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> object:
     """The exit code of a short golden generation."""
-    (folder / "ids.txt").write_text(
-        " ".join(map(str, prompts("llada", rows=1)[0].tolist())), encoding="utf-8"
-    )
+    (folder / "ids.txt").write_text(" ".join(map(str, prompts("llada", rows=1)[0].tolist())), encoding="utf-8")
     where = ["--prompt-ids", folder / "ids.txt", "--out", folder / "run.zarr.zip", "--device", "cpu"]
     words = [
         "trace", golden.checkpoint("llada"), *where, "--policy", policy, "--decoding", DECODINGS["llada"],

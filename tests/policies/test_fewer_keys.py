@@ -36,15 +36,11 @@ def long_run(family: str, policy: Any, steps: int = 3) -> ss.Run:
         "llada": ss.LladaDecoding(length=LONG - 20, steps=steps, block=LONG - 20),
         "dream": ss.DreamDecoding(length=LONG - 20, steps=steps),
     }
-    return ss.generate(
-        golden.model(family), prompts(family, rows=1, length=20), decodings[family], policy=policy
-    )
+    return ss.generate(golden.model(family), prompts(family, rows=1, length=20), decodings[family], policy=policy)
 
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
-@pytest.mark.parametrize(
-    "policy", [ss.KeepTop(0.1), ss.KeepTop(0.1, scope="model", effect="silence")], ids=str
-)
+@pytest.mark.parametrize("policy", [ss.KeepTop(0.1), ss.KeepTop(0.1, scope="model", effect="silence")], ids=str)
 def test_keep_top_attends_to_the_kept_keys(family: str, policy: Any, lengths: list[tuple[int, int]]) -> None:
     long_run(family, policy)
     assert lengths[:3] == [(LONG, LONG)] * 3  # there are no scores yet
@@ -112,10 +108,7 @@ def largest(family: str, policy: Any, size: int = S) -> int:
     if family == "llama":
         given = prompts(family, rows=1, length=size), ss.GreedyDecoding(length=2, eos=None)
     else:
-        given = (
-            prompts(family, rows=1, length=24),
-            ss.LladaDecoding(length=size - 24, steps=2, block=size - 24),
-        )
+        given = (prompts(family, rows=1, length=24), ss.LladaDecoding(length=size - 24, steps=2, block=size - 24))
     with LargestTensor() as watch:
         ss.generate(model, *given, policy=policy, capture=ss.Capture(level="layers"))
     return watch.largest

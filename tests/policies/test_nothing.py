@@ -94,9 +94,7 @@ def test_queries_that_there_are_none_of_lose_nothing() -> None:
     with heard(model) as logits:
         plain = ss.generate(model, ids, decoding, seed=1, cache=True)
     with heard(model) as same:
-        run = ss.generate(
-            model, ids, decoding, policy="first:1,queries=decided,prefill=no", seed=1, cache=True
-        )
+        run = ss.generate(model, ids, decoding, policy="first:1,queries=decided,prefill=no", seed=1, cache=True)
     assert torch.equal(run.states, plain.states)
     assert all(torch.equal(one, two) for one, two in zip(same[:2], logits[:2], strict=True))
     assert run.hidden_share.isnan().all()
@@ -137,9 +135,7 @@ ALONE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("family", "text"), [(family, text) for family, texts in ALONE.items() for text in texts]
-)
+@pytest.mark.parametrize(("family", "text"), [(family, text) for family, texts in ALONE.items() for text in texts])
 def test_rows_of_a_batch_are_as_alone(family: str, text: str) -> None:
     decodings = {
         **DECODINGS,
@@ -188,9 +184,7 @@ def test_generating_under_a_policy_leaves_the_model_as_it_was(family: str, polic
 
 @pytest.mark.parametrize("family", golden.FAMILIES)
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupted_generation_leaves_the_model_as_it_was(
-    family: str, error: type[BaseException]
-) -> None:
+def test_an_interrupted_generation_leaves_the_model_as_it_was(family: str, error: type[BaseException]) -> None:
     model = golden.model(family)
     ids = prompts(family)
     before = model.logits(ids)

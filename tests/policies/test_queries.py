@@ -92,9 +92,7 @@ def tier(number: int, every: int) -> Any:
 
 
 CAUSAL_CASES = [
-    pytest.param(
-        Setting("llama", DECODINGS["llama"], batch), text, id=f"{batch}-{text}", marks=tier(number + turn, 3)
-    )
+    pytest.param(Setting("llama", DECODINGS["llama"], batch), text, id=f"{batch}-{text}", marks=tier(number + turn, 3))
     for turn, batch in enumerate(("plain", "padded", "seeds"))
     for number, text in enumerate(CAUSAL)
 ]

@@ -26,9 +26,7 @@ LIKES = [
 
 def taken(family: str, policy: Any, ids: torch.Tensor, **options: Any) -> np.ndarray:
     """Bool [sample, step, layer, head, key]."""
-    run = ss.generate(
-        golden.model(family), ids, DECODINGS[family], policy=policy, capture=ss.Capture(), **options
-    )
+    run = ss.generate(golden.model(family), ids, DECODINGS[family], policy=policy, capture=ss.Capture(), **options)
     return run.trace.masked_keys().values
 
 
@@ -43,12 +41,8 @@ def test_the_seed_decides(like: Any, match: str) -> None:
     assert np.array_equal(once, again)
     if match == "mass" and not isinstance(like, ss.MaskTop):
         return
-    assert not np.array_equal(
-        once, taken("llada", ss.MaskRandom(like=like, match=match, seed=2), ids, seed=7)
-    )
-    assert not np.array_equal(
-        once, taken("llada", ss.MaskRandom(like=like, match=match, seed=1), ids, seed=8)
-    )
+    assert not np.array_equal(once, taken("llada", ss.MaskRandom(like=like, match=match, seed=2), ids, seed=7))
+    assert not np.array_equal(once, taken("llada", ss.MaskRandom(like=like, match=match, seed=1), ids, seed=8))
 
 
 @pytest.mark.parametrize("seed", [0, 2**31, 2**63, 10**30])
@@ -145,11 +139,7 @@ def test_every_free_key_is_as_likely() -> None:
     assert chi < 27.9  # 99.9 % point for 9 degrees of freedom
     assert chi > 1.15  # and not suspiciously even: 0.1 % point
     drawn = np.stack(draws)  # [seed, layer, row]
-    for one, two in (
-        (drawn[:, 0], drawn[:, 1]),
-        (drawn[:, :, :-1], drawn[:, :, 1:]),
-        (drawn[:-1], drawn[1:]),
-    ):
+    for one, two in ((drawn[:, 0], drawn[:, 1]), (drawn[:, :, :-1], drawn[:, :, 1:]), (drawn[:-1], drawn[1:])):
         same = (one == two).mean()  # independent draws agree in one of ten cases
         assert 0.06 < same < 0.15
 
@@ -176,9 +166,7 @@ def test_the_draw_by_its_definition(sizes: tuple[int, int], seed: int, share: fl
             expected = order[: int(chosen[0, h].sum())]
         else:
             target = sum(float(scores[0, h, j]) for j in range(keys) if chosen[0, h, j])
-            gaps = [
-                abs(sum(float(scores[0, h, j]) for j in order[:n]) - target) for n in range(len(order) + 1)
-            ]
+            gaps = [abs(sum(float(scores[0, h, j]) for j in order[:n]) - target) for n in range(len(order) + 1)]
             expected = order[: min(range(len(gaps)), key=lambda n: (round(gaps[n], 5), n))]
         assert set(drawn[0, h].nonzero()[:, 0].tolist()) == set(expected)
 

@@ -24,9 +24,7 @@ SETTINGS = [
     Setting("llada", GUIDED),
     Setting("llada", GUIDED, "padded"),
     Setting("mmada", ss.MmadaDecoding(length=12, steps=4, block=6, cfg=1.5)),
-    Setting(
-        "dream", ss.DreamDecoding(length=12, steps=5, algorithm="maskgit_plus", temperature=0.2, top_p=0.95)
-    ),
+    Setting("dream", ss.DreamDecoding(length=12, steps=5, algorithm="maskgit_plus", temperature=0.2, top_p=0.95)),
     Setting("dream", ss.DreamDecoding(length=12, steps=5, algorithm="topk_margin")),
     Setting("llada", ss.LladaDecoding(length=12, steps=6, block=6, temperature=0.7)),
     Setting("llama", ss.SamplingDecoding(length=6, temperature=0.8, eos=None)),
@@ -46,9 +44,7 @@ def groups(setting: Setting) -> list[tuple[list[int], int, Tensor | None]]:
     return [([0, 1], 0, inputs(setting).get("attention_mask"))]
 
 
-def predictions(
-    setting: Setting, logits: Any, x: Tensor, first: Tensor, mask_id: int | None
-) -> tuple[Tensor, Tensor]:
+def predictions(setting: Setting, logits: Any, x: Tensor, first: Tensor, mask_id: int | None) -> tuple[Tensor, Tensor]:
     """Where something is predicted, Bool [B, S], and the logits there, Float64 [N, V], from a function ids → logits."""
     if setting.family == "llama":
         written = int((x[0] >= 0).sum())
@@ -90,14 +86,7 @@ def confidence(decoding: Any, logits: Tensor) -> Tensor:
 
 
 def check_step(
-    found: ss.Replay,
-    rows: list[int],
-    offset: int,
-    step: int,
-    where: Tensor,
-    one: Tensor,
-    two: Tensor,
-    decoding: Any,
+    found: ss.Replay, rows: list[int], offset: int, step: int, where: Tensor, one: Tensor, two: Tensor, decoding: Any
 ) -> None:
     """kl, confidence, its change and flips of one step."""
     here = {name: array[rows, step][..., offset:] for name, array in found.arrays.items() if array.ndim == 3}
@@ -127,9 +116,7 @@ def test_a_fixed_policy_against_plain_forwards(setting: Setting) -> None:
 
             def logits(ids: Tensor, policy: Any = None, mask: Tensor | None = mask, x: Tensor = x) -> Tensor:
                 full = (
-                    None
-                    if mask is None
-                    else torch.cat([mask, torch.ones(len(ids), ids.shape[1] - PROMPT).long()], 1)
+                    None if mask is None else torch.cat([mask, torch.ones(len(ids), ids.shape[1] - PROMPT).long()], 1)
                 )
                 return model.logits(ids, full, policy=policy)
 
@@ -218,9 +205,7 @@ def test_what_is_selected_without_the_policy_is_what_the_run_decided(family: str
     run = unmasked(setting)
     found = ss.replay(golden.model(family), run, ss.MaskTop(4))
     for step in range(len(run)):
-        assert np.array_equal(
-            found.arrays["selected"][:, step], (run.states[step + 1] != run.states[step]).numpy()
-        )
+        assert np.array_equal(found.arrays["selected"][:, step], (run.states[step + 1] != run.states[step]).numpy())
     chosen, other = found.arrays["selected"], found.arrays["selected_with"]
     assert np.array_equal(chosen.sum(-1), other.sum(-1))
     with np.errstate(invalid="ignore"):

@@ -18,8 +18,7 @@ from sinkscope.policies.policy import POLICIES
 
 SOME = st.one_of(st.none(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
 FRACTIONS = st.one_of(
-    st.sampled_from([0.5, 0.25, 0.1, 1.0, 1e-7, 1 / 3]),
-    st.floats(1e-9, 1.0, exclude_min=True, allow_subnormal=False),
+    st.sampled_from([0.5, 0.25, 0.1, 1.0, 1e-7, 1 / 3]), st.floats(1e-9, 1.0, exclude_min=True, allow_subnormal=False)
 )
 EPSILONS = st.one_of(
     st.integers(-5, 50), st.floats(-1e30, 1e30, allow_nan=False), st.sampled_from([3.0, 1e-5, 1e22, -0.0])
@@ -63,9 +62,7 @@ CONTROLLED = st.one_of(
     st.builds(ss.MaskFirst, WHOLE, **SHARED),
     st.builds(ss.MaskKind, st.sampled_from(["mask", "punctuation", "template", "word"]), **SHARED),
     st.builds(ss.MaskToken, st.lists(st.one_of(WHOLE, ANY_TEXT), min_size=1, max_size=3), **SHARED),
-    st.builds(
-        ss.MaskKeys, st.dictionaries(st.integers(0, 99), st.lists(WHOLE, max_size=4), max_size=4), **SHARED
-    ),
+    st.builds(ss.MaskKeys, st.dictionaries(st.integers(0, 99), st.lists(WHOLE, max_size=4), max_size=4), **SHARED),
 )
 SINGLE = st.one_of(
     CONTROLLED,
@@ -306,9 +303,7 @@ def test_a_scored_rule_without_a_scope_says_so() -> None:
         Scopeless()
 
 
-def test_a_registered_policy_is_named_among_the_allowed_and_may_have_lists(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_registered_policy_is_named_among_the_allowed_and_may_have_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class MaskPlaces(ss.FixedRule):
         places: tuple[int, ...]

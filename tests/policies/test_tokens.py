@@ -58,16 +58,12 @@ def kinds(model: Any) -> dict[str, set[int]]:
 
 def taken(model: Any, family: str, policy: Any) -> tuple[Any, np.ndarray]:
     """A run under a policy, and what was masked: bool [sample, step, layer, head, key]."""
-    run = ss.generate(
-        model, torch.tensor(PROMPT), DECODINGS[family], policy=policy, capture=ss.Capture(), seed=[1, 2]
-    )
+    run = ss.generate(model, torch.tensor(PROMPT), DECODINGS[family], policy=policy, capture=ss.Capture(), seed=[1, 2])
     return run, run.trace.masked_keys().values
 
 
 @pytest.mark.parametrize("family", DECODINGS)
-@pytest.mark.parametrize(
-    "kind", ["punctuation", "mask", "newline", "template", "digit", "word", "whitespace", "end"]
-)
+@pytest.mark.parametrize("kind", ["punctuation", "mask", "newline", "template", "digit", "word", "whitespace", "end"])
 def test_a_kind_is_every_token_of_that_kind(models: dict[str, Any], family: str, kind: str) -> None:
     model = models[family]
     wanted = kinds(model)[kind]
@@ -136,11 +132,7 @@ def test_a_reading_looks_at_tokens_too(models: dict[str, Any], family: str) -> N
 def test_the_organism_knows_its_own_punctuation() -> None:
     model = ss.load("organism/scratch")
     ids = model.tokenizer("Sum: 3, 4 and 5.\nAnswer:")["input_ids"]
-    marks = [
-        i
-        for i, token in enumerate(ids)
-        if model.tokenizer.decode([token]).strip() in tuple(string.punctuation)
-    ]
+    marks = [i for i, token in enumerate(ids) if model.tokenizer.decode([token]).strip() in tuple(string.punctuation)]
     assert marks, "choose another text"
     decoding = ss.LladaDecoding(length=4, steps=2, block=4)
     run = ss.generate(model, torch.tensor([ids]), decoding, policy="kind:punctuation", capture=ss.Capture())
@@ -187,9 +179,7 @@ def two_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_of_our_own")
 @pytest.mark.parametrize("family", DECODINGS)
 @pytest.mark.parametrize("options", ["@head", "@layer", "@model", "@head,when=same", "@layer,heads=1+2"])
-def test_a_policy_of_ones_own_may_ask_for_tokens_or_not(
-    models: dict[str, Any], family: str, options: str
-) -> None:
+def test_a_policy_of_ones_own_may_ask_for_tokens_or_not(models: dict[str, Any], family: str, options: str) -> None:
     model = models[family]
     ours, one = taken(model, family, f"strongest:1{options}")
     package, two = taken(model, family, f"top:1{options}")

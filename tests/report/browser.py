@@ -65,9 +65,9 @@ class Browser:
         os.close(from_browser)
         self._buffer, self._number, self._session = b"", 0, None
         self.events: list[dict[str, Any]] = []
-        target = self.call(
-            "Target.createTarget", url="about:blank", newWindow=True, width=width, height=height
-        )["targetId"]
+        target = self.call("Target.createTarget", url="about:blank", newWindow=True, width=width, height=height)[
+            "targetId"
+        ]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
@@ -160,9 +160,7 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float, held: bool = False) -> None:
         """kind: mouseMoved, mousePressed or mouseReleased."""
         button = "left" if held or kind != "mouseMoved" else "none"
-        self.call(
-            "Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=int(held), clickCount=1
-        )
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=int(held), clickCount=1)
 
     def click(self, x: float, y: float) -> None:
         self.mouse("mousePressed", x, y, held=True)

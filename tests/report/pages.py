@@ -42,8 +42,7 @@ def ended() -> xr.Dataset:
     tokens[..., -9:] = np.where(masked[..., -9:], tokens[..., -9:], synthetic.EOS)
     tokens[:, -1, -9:] = synthetic.EOS
     return data.assign(
-        tokens=(data["tokens"].dims, tokens),
-        masked=(data["masked"].dims, masked & (tokens == synthetic.MASK)),
+        tokens=(data["tokens"].dims, tokens), masked=(data["masked"].dims, masked & (tokens == synthetic.MASK))
     )
 
 

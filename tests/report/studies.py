@@ -44,21 +44,14 @@ ACCURACY = {
 
 
 def make(
-    folder: Path,
-    *,
-    hostile: bool = False,
-    parameters: int = 8_000_000_000,
-    models: int = 2,
-    short: bool = False,
+    folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000, models: int = 2, short: bool = False
 ) -> Path:
     """Writes the folder of a finished study; the report is not made yet.
 
     hostile: names and texts that would do harm. models: every second one is causal. short: names like those of the organisms.
     """
     names = (
-        [f"{HOSTILE} a", f"{HOSTILE} b"]
-        if hostile
-        else [LLADA, LLAMA, *(f"org/model-{i}" for i in range(2, models))]
+        [f"{HOSTILE} a", f"{HOSTILE} b"] if hostile else [LLADA, LLAMA, *(f"org/model-{i}" for i in range(2, models))]
     )
     names = [f"organism/m{place}" for place in range(models)] if short else names
     families = {name: FAMILIES[place % 2] for place, name in enumerate(names)}

@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 from tests.report.browser import Browser
 
-PLACES = (
-    os.environ.get("SINKSCOPE_AXE", ""),
-    Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js",
-)
+PLACES = (os.environ.get("SINKSCOPE_AXE", ""), Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js")
 AXE = next((Path(place) for place in PLACES if place and Path(place).is_file()), None)
 HOW = "axe-core is not here: npm install --no-save axe-core, or SINKSCOPE_AXE=…/axe.min.js"
 SIZES = ((1440, 900), (390, 844))
@@ -36,9 +33,7 @@ def errors(browser: Browser, rule: str = "") -> list[str]:
     options = {"resultTypes": ["violations"], **({"runOnly": [rule]} if rule else {})}
     where = {"include": [["html"]], "exclude": [["tbody > tr:nth-child(n+7)"]]}
     asked = f"axe.run({json.dumps(where)}, {json.dumps(options)})"
-    found: list[dict[str, Any]] = json.loads(
-        browser.js(f"{asked}.then((told) => JSON.stringify(told.violations))")
-    )
+    found: list[dict[str, Any]] = json.loads(browser.js(f"{asked}.then((told) => JSON.stringify(told.violations))"))
     return [
         f"{one['id']} ({one['impact']}): {one['help']}: {[node['target'] for node in one['nodes'][:3]]}"
         for one in found
@@ -54,13 +49,9 @@ def check(browser: Browser, page: Path, folded: bool = True) -> dict[str, list[s
             for scheme in ("light", "dark"):
                 browser.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
                 for unfolded in ("false", "true")[not folded :]:
-                    browser.js(
-                        f"document.querySelectorAll('details').forEach((one) => one.open = {unfolded})"
-                    )
+                    browser.js(f"document.querySelectorAll('details').forEach((one) => one.open = {unfolded})")
                     browser.settle()
-                    told[f"{wide} {scheme} {'unfolded' if unfolded == 'true' else 'folded'}"] = errors(
-                        browser
-                    )
+                    told[f"{wide} {scheme} {'unfolded' if unfolded == 'true' else 'folded'}"] = errors(browser)
     browser.media()
     return told
 

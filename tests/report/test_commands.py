@@ -48,9 +48,7 @@ def test_view_writes_one_page_with_both_traces(opened: Path):
 
 def test_figures_draws_what_it_can_and_says_what_it_cannot(opened: Path):
     out = opened / "figures"
-    done = CliRunner().invoke(
-        app, ["show", str(opened), "--figures", str(out), "--only", "figure_10,figure_4"]
-    )
+    done = CliRunner().invoke(app, ["show", str(opened), "--figures", str(out), "--only", "figure_10,figure_4"])
     assert done.exit_code == 0, done.output
     assert set(pd.read_csv(out / "figure_10.csv")["trace"]) == {"a", "b"}
     assert "figure_4 of a left out" in done.output
@@ -58,9 +56,7 @@ def test_figures_draws_what_it_can_and_says_what_it_cannot(opened: Path):
 
 
 def test_figures_of_a_study_are_those_of_its_exemplars(planted: Path, tmp_path: Path):
-    done = CliRunner().invoke(
-        app, ["show", str(planted), "--figures", str(tmp_path), "--only", "figure_10,figure_4"]
-    )
+    done = CliRunner().invoke(app, ["show", str(planted), "--figures", str(tmp_path), "--only", "figure_10,figure_4"])
     assert done.exit_code == 0, done.output
     results = pd.read_parquet(planted / "tables" / "results.parquet")
     assert set(pd.read_csv(tmp_path / "figure_10.csv")["trace"]) == set(results["model"])

@@ -74,8 +74,7 @@ def test_the_data_behind_are_those_of_the_analysis(maps):
     assert np.allclose(share["share"], filtered_share(maps).values[0])
     line = make("figure_7", maps).table
     assert np.array_equal(
-        line["position"],
-        paths(maps)["position"].isel(sample=0).sel(layer=line["layer"][0], head=line["head"][0]),
+        line["position"], paths(maps)["position"].isel(sample=0).sel(layer=line["layer"][0], head=line["head"][0])
     )
     counts = make("figure_3", maps).table
     assert counts["count"].sum() == maps["received"].notnull().sum()

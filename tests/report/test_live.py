@@ -79,9 +79,7 @@ def test_strangers_get_nothing(tmp_path: Path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(
-    chromium.find() is None, reason="needs Chromium (apt-get install chromium), and none is installed"
-)
+@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium (apt-get install chromium), and none is installed")
 def test_the_page_follows_to_the_end(shared, tmp_path: Path):
     shared.call(
         "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1,
@@ -102,9 +100,7 @@ def test_the_page_follows_to_the_end(shared, tmp_path: Path):
 
         recorded(out, look)
         live.finished = True
-        shared.until(
-            "document.querySelector('.status')?.textContent.startsWith('finished after 4 steps')", 20
-        )
+        shared.until("document.querySelector('.status')?.textContent.startsWith('finished after 4 steps')", 20)
         shared.settle()
         assert shared.js(COUNT).endswith(" of 3")
         assert steps[0] < 4

@@ -22,14 +22,7 @@ from tests.sinks import synthetic
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.report.html import (
-    embedded_json,
-    viewer_page,
-    viewer_parts,
-    viewer_script,
-    viewer_style,
-    write_viewer,
-)
+from sinkscope.report.html import embedded_json, viewer_page, viewer_parts, viewer_script, viewer_style, write_viewer
 from sinkscope.report.payload import MISSING, MOST_RESIDENCES, Coded, mixed, pack, pack_coded, quantise, views
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
@@ -38,13 +31,7 @@ def decoded(packed: dict[str, Any]) -> np.ndarray:
     return values_of(Coded(unpack(packed), packed["scale"], packed["error"]))
 
 
-@given(
-    arrays.arrays(
-        np.float32,
-        st.integers(1, 40),
-        elements=st.floats(0, 2000, width=32) | st.just(float("nan")),
-    )
-)
+@given(arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(0, 2000, width=32) | st.just(float("nan"))))
 def test_quantised_scores_keep_the_error_that_is_stated(values):
     coded = quantise(values)
     back = values_of(coded)
@@ -141,9 +128,7 @@ def test_a_causal_trace_has_its_sinks_first_and_the_newest_row_without_any_besid
     assert unpack(view["scores"][0]["sinks_total"]).any()
     assert not unpack(view["scores"][1]["sinks_total"]).any()
     assert all(one["unknown"] for one in view["scores"])
-    assert (unpack(view["scores"][0]["mean"]) == MISSING).sum() > (
-        unpack(view["scores"][1]["mean"]) == MISSING
-    ).sum()
+    assert (unpack(view["scores"][0]["mean"]) == MISSING).sum() > (unpack(view["scores"][1]["mean"]) == MISSING).sum()
 
 
 def test_two_kinds_of_attention_stand_on_one_scale_as_shares_of_a_query():

@@ -86,16 +86,12 @@ def test_the_first_screen_holds_four_models(shared, tmp_path_factory, wide, high
 
 def test_links_of_the_contents_lead_to_sections(report):
     report.js("document.querySelector('.contents a[href=\"#dynamics\"]').click()")
-    report.until(
-        "Math.abs(document.querySelector('#dynamics').getBoundingClientRect().top) < innerHeight / 4"
-    )
+    report.until("Math.abs(document.querySelector('#dynamics').getBoundingClientRect().top) < innerHeight / 4")
 
 
 def test_a_line_of_the_matrix_opens_by_click_and_by_keyboard(report):
     assert report.js(f"{LINES}.some((line) => line.open)") is False
-    assert (
-        report.js("document.querySelector('.opened').checkVisibility({contentVisibilityAuto: true})") is False
-    )
+    assert report.js("document.querySelector('.opened').checkVisibility({contentVisibilityAuto: true})") is False
     report.click(*centre(report, "details.line summary"))
     assert report.js(f"{LINES}[0].open")
     opened = report.js(f"{LINES}[0].querySelector('.opened').innerText")
@@ -115,9 +111,7 @@ def test_dark_mode_and_paper(report):
     report.media(prefers_color_scheme="dark")
     dark = report.js(GROUNDS)
     assert all(a != b for a, b in zip(light, dark, strict=True))
-    assert report.js(
-        "document.querySelector('img.heat').currentSrc !== document.querySelector('img.heat').src"
-    )
+    assert report.js("document.querySelector('img.heat').currentSrc !== document.querySelector('img.heat').src")
     report.media(media="print", prefers_color_scheme="dark")
     paper = report.js(GROUNDS)
     assert paper[0] == "rgb(255, 255, 255)"
@@ -128,9 +122,7 @@ def test_dark_mode_and_paper(report):
     assert shown[:2] == ["none", "none"]
     assert "none" not in shown[2:]
     with report.sized(718, 1000):  # A4 with the usual margins
-        assert report.js("document.documentElement.scrollWidth <= innerWidth"), (
-            "nothing is cut off at the edge"
-        )
+        assert report.js("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off at the edge"
     report.js(
         "addEventListener('beforeprint', () => { window.printed = document.querySelectorAll('details.line[open]').length; })"
     )
@@ -219,9 +211,7 @@ def test_keys_belong_to_the_page_until_the_view_has_the_focus(report):
     report.press("ArrowRight")
     assert report.js(f"{STATE}.step") == start
     report.js("document.querySelector('.skip').focus()")
-    assert report.js("document.querySelector('.skip').getBoundingClientRect().left") >= 0, (
-        "the skip link can be seen"
-    )
+    assert report.js("document.querySelector('.skip').getBoundingClientRect().left") >= 0, "the skip link can be seen"
     report.js("document.querySelector('.tokens').focus()")
     report.press("Home")
     report.press("End")
@@ -239,12 +229,7 @@ def hostile(tmp_path_factory):
 def test_hostile_texts_stay_text(shared, hostile):
     shared.open(hostile / "report.html")
     assert shared.js("window.hacked") is None
-    assert (
-        shared.js(
-            "document.querySelectorAll('main img:not(.paper):not(.heat), iframe, object, embed').length"
-        )
-        == 0
-    )
+    assert shared.js("document.querySelectorAll('main img:not(.paper):not(.heat), iframe, object, embed').length") == 0
     assert shared.js("document.scripts.length") == 3  # the view's data, its script, and the page's
     shown = studies.HOSTILE.replace("\u202e", "⟨U+202E⟩")
     assert shared.js("document.querySelector('h1').textContent") == shown
@@ -252,9 +237,7 @@ def test_hostile_texts_stay_text(shared, hostile):
     text = shared.js("document.querySelector('main').textContent")
     assert text.count("onerror=window.hacked") > 20
     assert "\u202e" not in shared.js("document.body.innerText")
-    assert studies.HOSTILE[:20] in shared.js("document.querySelector('.costs svg').textContent"), (
-        "also in a chart"
-    )
+    assert studies.HOSTILE[:20] in shared.js("document.querySelector('.costs svg').textContent"), "also in a chart"
     shared.js("[...document.querySelectorAll('details')].forEach((one) => one.open = true)")
     assert shared.js("document.documentElement.scrollWidth <= innerWidth")
     assert shared.js("window.hacked") is None
@@ -290,6 +273,4 @@ def test_answers_are_found_by_their_words(report):
     left = report.js(f"{rows}.map((row) => row.innerText)")
     assert 0 < len(left) < every
     assert all("test-3" in text and "wrong" in text and "top:1" in text for text in left)
-    assert (
-        report.js("document.querySelector('#answers-count').textContent") == f"{len(left)} of {every} answers"
-    )
+    assert report.js("document.querySelector('#answers-count').textContent") == f"{len(left)} of {every} answers"

@@ -39,9 +39,7 @@ def said(text: str) -> list[tuple[float, float]]:
     for sign, digits, power, percent in re.findall(r"([+−-]?)(\d+(?:\.\d+)?)(?:e([+−-]?\d+))?(%?)", text):
         factor = (0.01 if percent else 1.0) * 10.0 ** int((power or "0").replace("−", "-"))
         places = len(digits.partition(".")[2])
-        found.append(
-            ((-1 if sign in "−-" and sign else 1) * float(digits) * factor, 0.5 * 10.0**-places * factor)
-        )
+        found.append(((-1 if sign in "−-" and sign else 1) * float(digits) * factor, 0.5 * 10.0**-places * factor))
     return found
 
 

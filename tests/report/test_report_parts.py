@@ -100,11 +100,7 @@ def test_a_chart_has_the_colours_of_the_page_and_nothing_that_its_policy_forbids
 
 
 def test_marks_stand_where_their_numbers_are():
-    points = [
-        (0.0, Estimate(0.2, 0.1, 0.35)),
-        (1.0, Estimate(5.0, 4.0, 30.0)),
-        (2.0, Estimate(0.4, 0.3, math.nan)),
-    ]
+    points = [(0.0, Estimate(0.2, 0.1, 0.35)), (1.0, Estimate(5.0, 4.0, 30.0)), (2.0, Estimate(0.4, 0.3, math.nan))]
     for flat in (True, False):
         with charts.style():
             _, axes = charts._sheet(100)
@@ -126,9 +122,7 @@ def test_a_line_of_the_masking_chart_is_a_policy_beside_its_controls(planted: Pa
     names, series = scores.marks(rows)
     marks = {one.label: dict(one.points) for one in series}
     assert names[0] == "no mask"
-    place = {
-        policy: names.index(label(policy, False)) for policy in ("top:1", "top:5", "top:10", "top:1@model")
-    }
+    place = {policy: names.index(label(policy, False)) for policy in ("top:1", "top:5", "top:10", "top:1@model")}
     assert place["top:5"] < place["top:10"]
     assert not any("random" in name for name in names)
     known = {row["policy"]: Estimate(row["accuracy"], row["low"], row["high"]) for _, row in rows}
@@ -146,9 +140,7 @@ def test_a_map_is_a_picture_of_its_cells(ramp):
 
     from matplotlib.image import imread
 
-    table = pd.DataFrame(
-        {"step": [0, 0, 1, 1], "position": [0, 1, 0, 1], "received": [0.0, 8.0, 1.0, math.nan]}
-    )
+    table = pd.DataFrame({"step": [0, 0, 1, 1], "position": [0, 1, 0, 1], "received": [0.0, 8.0, 1.0, math.nan]})
     kind, data = charts.heat(table, ramp).split(",")
     assert kind == "data:image/png;base64"
     pixels = imread(io.BytesIO(base64.b64decode(data)))
@@ -215,9 +207,7 @@ def shown(page: str) -> list[str]:
          ["summary", "claims", "findings", "maps", "composition", "dynamics", "anatomy", "traces", "settings"]),
     ],
 )  # fmt: skip
-def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(
-    planted: Path, tmp_path: Path, gone, wanted
-):
+def test_a_study_of_accuracies_or_of_traces_alone_has_a_report_too(planted: Path, tmp_path: Path, gone, wanted):
     folder = tmp_path / "study"
     shutil.copytree(planted, folder)
     for name in gone:
@@ -241,10 +231,7 @@ def test_claims_come_after_the_findings_where_the_models_do_not_bear_on_them(pla
     first = {**found.manifest["models"], found.models[0]: small[found.models[0]]}
     both = replace(found, manifest={**found.manifest, "models": first})
     assert {"claims", "far"} <= set(shown(report_page(both)))
-    assert [matrix.claims(both, near=near)["models"] for near in (True, False)] == [
-        found.models[1:],
-        found.models[:1],
-    ]
+    assert [matrix.claims(both, near=near)["models"] for near in (True, False)] == [found.models[1:], found.models[:1]]
     strange = {name: {**facts, "family": "sdar"} for name, facts in found.manifest["models"].items()}
     assert not matrix.bears(replace(found, manifest={"models": strange}), found.models[0]), "another family"
 
@@ -287,9 +274,7 @@ def test_a_study_of_texts_opens_with_nats(planted: Path):
     assert {"summary", "likelihood"} <= set(shown(page))
     assert 'data-at="likelihood/1/nll' in page
     both = replace(found, frames={**found.frames, "likelihood": texts(found.models[0])})
-    assert [cost["task"] for cost in overview.costs(both)] == ["gsm8k"], (
-        "a model is shown once, accuracies first"
-    )
+    assert [cost["task"] for cost in overview.costs(both)] == ["gsm8k"], "a model is shown once, accuracies first"
 
 
 def data(judged: questions.Judged) -> dict[str, list[object]]:
@@ -321,9 +306,7 @@ def test_the_page_shows_the_verdicts_of_the_tables_and_decides_nothing(planted: 
 def test_every_page_that_the_report_names_is_in_the_documentation(planted: Path):
     """A lone file has no folder docs beside it: pages are named by their titles, with how to build them."""
     docs = Path(__file__).parents[2] / "docs"
-    titles = {
-        path.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ") for path in docs.glob("*.md")
-    }
+    titles = {path.read_text(encoding="utf-8").split("\n")[0].removeprefix("# ") for path in docs.glob("*.md")}
     page = report_page(source.read(planted))
     (reading,) = re.findall(r"pages (“.*?) of sinkscope’s documentation", page)
     named = {*re.findall(r"“([^”]+)”", reading), *re.findall(r"page “([^”]+)”", page)}
@@ -353,9 +336,7 @@ def test_answers_that_were_not_graded_are_named(planted: Path):
     row = {"model": "m", "title": "m · humaneval · top:1", "answers": 7, "why": "no sandbox"}
     left = {"not_graded": pd.DataFrame([row])}
     page = report_page(replace(found, frames={**found.frames, **left}))
-    assert (
-        "not graded here: 7 answers of m · humaneval · top:1 (no sandbox); sinkscope evaluate --grade" in page
-    )
+    assert "not graded here: 7 answers of m · humaneval · top:1 (no sandbox); sinkscope evaluate --grade" in page
     assert "not graded here" in report_page(replace(found, frames=left))
 
 

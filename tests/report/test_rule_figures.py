@@ -34,9 +34,7 @@ def test_verdicts_by_threshold_from_traces_to_the_picture(tmp_path: Path) -> Non
         for epsilon, rule, verdict in sensitivity([own])
     ]
     table = pd.DataFrame(rows)
-    assert set(zip(table["epsilon"], table["rule"], strict=True)) == {*OTHER_SETTINGS, (3.0, "sum")} - {
-        (3.0, "auto")
-    }
+    assert set(zip(table["epsilon"], table["rule"], strict=True)) == {*OTHER_SETTINGS, (3.0, "sum")} - {(3.0, "auto")}
     counts = table.groupby("question").size()
     assert set(counts) == {len(OTHER_SETTINGS)}
     drawn = plot_sensitivity(table)

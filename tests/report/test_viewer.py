@@ -92,9 +92,7 @@ def test_layer_and_head_are_chosen_by_grid_keys_and_lists(page):
     after = page.js(MAP)
     assert after != before
     assert page.js(CELLS) != cells
-    assert "8 strongest" not in page.js("document.querySelector('.note').textContent"), (
-        "this head is embedded in full"
-    )
+    assert "8 strongest" not in page.js("document.querySelector('.note').textContent"), "this head is embedded in full"
     page.js("document.querySelector('.card.side .front').focus()")
     page.press("ArrowDown")
     page.press("ArrowRight")
@@ -137,15 +135,9 @@ def test_marks_follow_the_step_and_the_key(page):
 def test_two_traces_stand_side_by_side_with_one_scrubber(page, folder):
     page.open(folder / "two.html")
     assert page.js("document.querySelectorAll('.panel').length") == 2
-    assert page.js("[...document.querySelectorAll('.panel h2')].map((h) => h.textContent)") == [
-        "synthetic",
-        "causal",
-    ]
+    assert page.js("[...document.querySelectorAll('.panel h2')].map((h) => h.textContent)") == ["synthetic", "causal"]
     page.press("End")
-    assert page.js(f"{APP}.panels.map((p) => p.step)") == [
-        23,
-        11,
-    ]
+    assert page.js(f"{APP}.panels.map((p) => p.step)") == [23, 11]
     page.press("Home")
     tops = page.js(f"{APP}.panels.map((p) => [p.top, p.strengthTop, p.most, p.lookTop])")
     assert tops[0] == tops[1], "one colour scale for both, in every picture"
@@ -167,9 +159,7 @@ def test_two_traces_stand_side_by_side_with_one_scrubber(page, folder):
     assert "unknown whether a sink" in page.js(
         "document.querySelectorAll('.panel')[1].querySelector('.key').textContent"
     )
-    assert "unknown" not in page.js(
-        "document.querySelectorAll('.panel')[0].querySelector('.key').textContent"
-    )
+    assert "unknown" not in page.js("document.querySelectorAll('.panel')[0].querySelector('.key').textContent")
     choose(page, "compare with", "-1")
     assert page.js("document.querySelectorAll('.panel').length") == 1
 
@@ -194,13 +184,7 @@ def test_the_address_keeps_the_view(page, folder):
     page.settle()
     assert page.js(COUNT) == "step 4 of 23", "a link inside the page works too"
     page.open(folder / "one.html", "#step=99999&layer=-7&head=x&a=44&key=1e9&score=</script>&b=8")
-    assert page.js(f"[{STATE}.step, {STATE}.layer, {STATE}.head, {STATE}.a, {STATE}.score]") == [
-        23,
-        -1,
-        -1,
-        1,
-        "",
-    ]
+    assert page.js(f"[{STATE}.step, {STATE}.layer, {STATE}.head, {STATE}.a, {STATE}.score]") == [23, -1, -1, 1, ""]
 
 
 def test_every_picture_saves_as_svg_and_png(page, tmp_path):
@@ -214,10 +198,7 @@ def test_every_picture_saves_as_svg_and_png(page, tmp_path):
             ".forEach((b, i) => setTimeout(() => b.click(), 250 * i))"
         )
         end = time.monotonic() + 20
-        while (
-            len([p for p in tmp_path.glob(f"*.{kind.lower()}") if p.stat().st_size]) < 4
-            and time.monotonic() < end
-        ):
+        while len([p for p in tmp_path.glob(f"*.{kind.lower()}") if p.stat().st_size]) < 4 and time.monotonic() < end:
             time.sleep(0.1)
     for name in names:
         svg = next(tmp_path.glob(f"sinkscope-{name}-*.svg"))

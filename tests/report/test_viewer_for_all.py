@@ -63,9 +63,7 @@ def test_hostile_texts_stay_text(page, folder):
     page.settle()
     said = page.js("document.querySelector('.live').textContent")
     assert "(10,000 characters)" in said
-    assert page.js("document.documentElement.scrollWidth <= innerWidth"), (
-        "a long token does not widen the page"
-    )
+    assert page.js("document.documentElement.scrollWidth <= innerWidth"), "a long token does not widen the page"
     assert page.js("window.hacked") is None
     assert page.js("document.scripts.length") == 2
 

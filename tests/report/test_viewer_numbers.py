@@ -82,9 +82,7 @@ def test_hovering_says_the_number_of_a_cell_and_links_tokens_to_the_map(page):
     key = int(np.flatnonzero(data["position"].values[0] == int(place))[0])
     exact = float(step_position_map(data).values[0, int(step), key])
     assert abs(float(value) - exact) <= error(page) * (1 + exact) + 0.005
-    marked = page.js(
-        "[...document.querySelectorAll('.tokens .token')].findIndex((t) => t.ariaSelected === 'true')"
-    )
+    marked = page.js("[...document.querySelectorAll('.tokens .token')].findIndex((t) => t.ariaSelected === 'true')")
     assert marked == int(place)
     page.click(x, y)
     assert page.js(f"[{STATE}.step, {STATE}.key]") == [int(step), key]

@@ -77,9 +77,7 @@ def test_tokens_take_the_colours_of_what_the_selected_one_looks_at(page, made):
     data = pages.maps()
     first = int(np.flatnonzero(data["position"].values[0] >= 0)[0])
     page.open(made / "maps.html", f"#step=5&key={first + 6}")
-    colours = (
-        "[...document.querySelectorAll('.tokens .token')].map((t) => getComputedStyle(t).backgroundColor)"
-    )
+    colours = "[...document.querySelectorAll('.tokens .token')].map((t) => getComputedStyle(t).backgroundColor)"
     plain = page.js(colours)
     light = {}
     for way in ("from", "to"):
@@ -139,9 +137,7 @@ def some_maps():
     shape = (1, 2, data.sizes["layer"], data.sizes["head"], many, many)
     dims = ("sample", "map_step", "layer", "head", "query", "key")
     steps = data["step"].values[[4, 10]] if "step" in data.coords else np.array([4, 10])
-    return data.assign(attention_at=(dims, np.broadcast_to(map_of, shape).copy())).assign_coords(
-        map_step=steps
-    )
+    return data.assign(attention_at=(dims, np.broadcast_to(map_of, shape).copy())).assign_coords(map_step=steps)
 
 
 def test_steps_without_a_map_fall_back_to_the_class_of_a_query(page, tmp_path):
@@ -204,9 +200,7 @@ def test_the_difference_compares_steps_by_their_number(page, tmp_path):
 
 def test_side_by_side_the_cards_start_at_the_same_height(page, tmp_path):
     """Also where one trace has folded tokens, a longer header and other legends."""
-    write_viewer(
-        tmp_path / "two.html", pages.ended(), pages.causal(), names=("a long name " * 9, "c"), samples=[0]
-    )
+    write_viewer(tmp_path / "two.html", pages.ended(), pages.causal(), names=("a long name " * 9, "c"), samples=[0])
     for wide in (1400, 760):
         try:
             page.call(
@@ -231,9 +225,7 @@ def test_where_nothing_was_recorded_the_page_says_what_to_do(page):
     note = page.js(NOTE)
     assert "sinkscope trace TRACE --maps-at STEP" in note
     assert page.js("document.querySelector('.relation .frame').hidden")
-    assert page.js(
-        "document.querySelector('select[aria-label=\"tokens coloured by\"]').closest('.field').hidden"
-    )
+    assert page.js("document.querySelector('select[aria-label=\"tokens coloured by\"]').closest('.field').hidden")
 
 
 def test_the_difference_of_two_traces_is_first_minus_second(page, made):
@@ -279,9 +271,7 @@ def test_a_search_finds_tokens_and_walks_through_them(page):
         " f.dispatchEvent(new Event('input', {bubbles: true})); })()"
     )
     page.settle()
-    found = page.js(
-        "[...document.querySelectorAll('.tokens .token')].map((t) => t.classList.contains('match'))"
-    )
+    found = page.js("[...document.querySelectorAll('.tokens .token')].map((t) => t.classList.contains('match'))")
     assert [i for i, match in enumerate(found) if match] == wanted
     assert page.js("document.querySelector('.matches').textContent") == str(len(wanted))
     for i in range(2):
@@ -310,14 +300,10 @@ def test_what_is_copied_as_python_gives_the_number_shown(page, tmp_path):
         exec("\n".join(lines[:-1]), space)  # the selection, as a reader would run it
         value = float(eval(lines[-1].partition("#")[0], space))
         said = page.js(f"{APP}.panels[0].describe({{step: 6, key: 34}})")
-        assert float(said.split("× uniform")[0].rpartition("· ")[2]) == pytest.approx(
-            value, rel=0.02, abs=0.02
-        )
+        assert float(said.split("× uniform")[0].rpartition("· ")[2]) == pytest.approx(value, rel=0.02, abs=0.02)
     page.js("[...document.querySelectorAll('.copies button')][1].click()")
     page.until("document.querySelector('.copied').value.startsWith('file:')")
-    assert (
-        page.js("document.querySelector('.copied').value.split('#')[1]") == "step=6&layer=1&head=3&key=34&a=0"
-    )
+    assert page.js("document.querySelector('.copied').value.split('#')[1]") == "step=6&layer=1&head=3&key=34&a=0"
     assert ss.Trace is Trace
 
 
@@ -370,9 +356,7 @@ def test_every_card_explains_itself(page):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_window_and_legends_have_room(page, made, wide, scheme):
     try:
-        page.call(
-            "Emulation.setDeviceMetricsOverride", width=wide, height=900, deviceScaleFactor=1, mobile=False
-        )
+        page.call("Emulation.setDeviceMetricsOverride", width=wide, height=900, deviceScaleFactor=1, mobile=False)
         page.media(prefers_color_scheme=scheme)
         for name, where in (
             ("maps.html", "#step=5&key=8&show=to"),

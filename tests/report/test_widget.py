@@ -59,9 +59,7 @@ def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(
-    chromium.find() is None, reason="needs Chromium (apt-get install chromium), and none is installed"
-)
+@pytest.mark.skipif(chromium.find() is None, reason="needs Chromium (apt-get install chromium), and none is installed")
 def test_state_and_view_follow_each_other(shared, tmp_path):
     from sinkscope.report.html import embedded_json
 
@@ -70,10 +68,7 @@ def test_state_and_view_follow_each_other(shared, tmp_path):
     (tmp_path / "host.html").write_text(HOST.replace("GIVEN", given), encoding="utf-8")
     shared.call("Emulation.setEmulatedMedia", media="", features=[])
     shared.open(tmp_path / "host.html", ready="document.querySelector('iframe') !== null")
-    assert (
-        shared.js("document.querySelector('iframe').getAttribute('sandbox')")
-        == "allow-scripts allow-downloads"
-    )
+    assert shared.js("document.querySelector('iframe').getAttribute('sandbox')") == "allow-scripts allow-downloads"
     # Asked again until the frame has loaded and answers.
     shared.until(
         "(() => { if (model.saved) return true; model.values.state = {step: 7, layer: 1, evil: 'x'};"

@@ -85,9 +85,7 @@ class Dense:
         )
         query, key = (one * cosine + _turned(one) * sine for one in (query, key))
         for kept, now in ((self.keys, key), (self.values, value)):
-            kept[index] = (
-                now.new_zeros(now.shape[0], total, now.shape[2]) if kept[index] is None else kept[index]
-            )
+            kept[index] = now.new_zeros(now.shape[0], total, now.shape[2]) if kept[index] is None else kept[index]
             kept[index][:, columns] = now
         if self.streams[index] is None:
             self.streams[index] = torch.zeros(total, stream.shape[1])
@@ -95,9 +93,7 @@ class Dense:
         repeat = query.shape[0] // key.shape[0]
         keys, values = (kept[index].repeat_interleave(repeat, 0) for kept in (self.keys, self.values))
         weights = (query @ keys.transpose(1, 2) * module.scaling).softmax(-1)
-        if (
-            len(columns) == total
-        ):  # a refreshed layer: what the block looks at most outside of itself is tracked
+        if len(columns) == total:  # a refreshed layer: what the block looks at most outside of itself is tracked
             received = weights[:, block].sum((0, 1))
             received[block] = -1.0
             self.tracked[index] = int(received.argmax())
@@ -185,9 +181,7 @@ def test_from_a_threshold_of_1_on_every_step_is_exact() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_refreshes_from_the_first_layer_on_are_the_exact_loop(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refreshes_from_the_first_layer_on_are_the_exact_loop(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, decoding = golden.model(family), decoding_for(family)
     exact = ss.generate(model, PROMPT, decoding)
     monkeypatch.setattr(ReuseRuntime, "_drifted_from", lambda self: 0)

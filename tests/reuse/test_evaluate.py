@@ -32,9 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ss.Model:
 )
 def test_records_do_not_depend_on_the_batch(model: ss.Model, rule: str, threshold: float | None) -> None:
     decoding = ss.LladaDecoding(8, block=4, threshold=threshold)
-    one, many = (
-        ss.evaluate(model, "word_problems", decoding, limit=6, batch_size=size, reuse=rule) for size in (1, 6)
-    )
+    one, many = (ss.evaluate(model, "word_problems", decoding, limit=6, batch_size=size, reuse=rule) for size in (1, 6))
     assert one.records == many.records
     assert one.settings["reuse"] == rule
     assert all(record.reuse == rule for record in one.records)
@@ -51,9 +49,7 @@ def test_seeds_of_random_rules_and_of_none(model: ss.Model) -> None:
 
 def test_an_exact_rule_gives_the_records_of_none(model: ss.Model) -> None:
     decoding = ss.LladaDecoding(8, block=4)
-    plain, exact = (
-        ss.evaluate(model, "word_problems", decoding, limit=3, reuse=rule) for rule in (None, "prefix:1")
-    )
+    plain, exact = (ss.evaluate(model, "word_problems", decoding, limit=3, reuse=rule) for rule in (None, "prefix:1"))
     same = [replace(row, reuse=None, settings=plain.settings) for row in exact.records]
     assert tuple(same) == plain.records
     assert "prefix:1, exact" in repr(exact)

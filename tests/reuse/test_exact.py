@@ -50,13 +50,7 @@ def test_full_forwards_that_leave_something_behind_are_the_exact_ones(family: st
     kind = ss.MmadaDecoding if family == "mmada" else ss.LladaDecoding
     decoding = ss.DreamDecoding(8, steps=1) if family == "dream" else kind(8, steps=2, block=4)
     exact = ss.generate(model, prompt, decoding, capture=ss.Capture())
-    for text in (
-        "prefix:block",
-        "prefix:block,fresh=masks",
-        "sparse:3",
-        "drift:0.9",
-        "drift:0.9,refresh=layers",
-    ):
+    for text in ("prefix:block", "prefix:block,fresh=masks", "sparse:3", "drift:0.9", "drift:0.9,refresh=layers"):
         run = ss.generate(model, prompt, decoding, reuse=text, capture=ss.Capture())
         assert torch.equal(run.states, exact.states), text
         assert run.extras["reuse"].work is not None
@@ -78,9 +72,7 @@ def rules(family: str) -> tuple[str, ...]:
             family,
             name,
             text,
-            marks=pytest.mark.soak
-            if number % 2 or (number // 2 + turn) % len(rules(family))
-            else pytest.mark.slow,
+            marks=pytest.mark.soak if number % 2 or (number // 2 + turn) % len(rules(family)) else pytest.mark.slow,
         )
         for number, (family, name) in enumerate(CAN_REUSE)
         for turn, text in enumerate(rules(family))

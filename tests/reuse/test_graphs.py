@@ -106,9 +106,7 @@ RECORDED: dict[str, dict[str, Any]] = {
     ("family", "text", "kept"),
     [
         # In `make test` every rule under one recording, so every kind of rule under all of them; in `make soak` every pair.
-        pytest.param(
-            *case, kept, marks=pytest.mark.soak if (number - place) % len(RECORDED) else pytest.mark.slow
-        )
+        pytest.param(*case, kept, marks=pytest.mark.soak if (number - place) % len(RECORDED) else pytest.mark.slow)
         for number, case in enumerate(CASES)
         for place, kept in enumerate(RECORDED)
     ],
@@ -149,9 +147,7 @@ def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["prefix:4,fresh=masks", "drift:0.9", "drift:0.9999"])
-def test_filled_up_columns_change_nothing(
-    text: str, done: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filled_up_columns_change_nothing(text: str, done: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the number of columns varies a GPU computes some twice, so that few recordings serve all numbers."""
     model, (ids, mask) = golden.model("llada"), ragged(5)
     given: dict[str, Any] = {"attention_mask": mask, "capture": ss.Capture(), "reuse": text}

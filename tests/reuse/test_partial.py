@@ -43,9 +43,7 @@ class Reference:
             self.keys[index][:, columns], self.values[index][:, columns] = key, value
             allowed = sorted({*columns, *(range(len(ids)) if kept is None else kept[index])})
             repeat = query.shape[0] // key.shape[0]
-            keys, values = (
-                store[index][:, allowed].repeat_interleave(repeat, 0) for store in (self.keys, self.values)
-            )
+            keys, values = (store[index][:, allowed].repeat_interleave(repeat, 0) for store in (self.keys, self.values))
             weights = (query @ keys.transpose(1, 2) * module.scaling).softmax(-1)
             whole = torch.zeros(*weights.shape[:2], len(ids))
             whole[..., allowed] = weights
@@ -120,10 +118,7 @@ def test_sparse_forward_sees_the_kept_keys_and_the_block_only(family: str, by: s
     reference = Reference(family)
     for step, hidden in enumerate(found):
         columns = fresh[step].nonzero()[0].tolist()
-        kept = [
-            [j for j in (layer > 0).any(0).nonzero()[0].tolist() if j not in columns]
-            for layer in received[step]
-        ]
+        kept = [[j for j in (layer > 0).any(0).nonzero()[0].tolist() if j not in columns] for layer in received[step]]
         computed = reference(run.states[at[step], 0], columns, kept)
         torch.testing.assert_close(hidden[0, columns], computed, atol=2e-5, rtol=1e-4)
         if len(columns) == hidden.shape[1]:
@@ -173,9 +168,7 @@ def test_other_keys_that_are_attended_to_most_refresh_too() -> None:
     states, never = ran("drift:0.0,by=union")
     assert never == [0]
     assert torch.equal(states, ran("prefix:block")[0]), "nothing is computed beside the block"
-    assert ran("drift:1.1,by=union")[1] == list(range(0, 16, 2)), (
-        "a partial step finds it, the next one is full"
-    )
+    assert ran("drift:1.1,by=union")[1] == list(range(0, 16, 2)), "a partial step finds it, the next one is full"
     some = ran("drift:1.0,by=union")[1]
     assert 1 < len(some) < 8
     assert set(ran("drift:0.3,by=union")[1]) != set(some)

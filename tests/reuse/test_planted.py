@@ -84,11 +84,7 @@ def test_sinks_alone_and_heavy_hitters_without_them_are_as_many_keys() -> None:
     assert kept("sparse:4,by=others") == [2, 3, 5, 7]
     assert kept("sparse:1,by=above") == [1]
     assert kept("sparse:7,by=others") == [0, 2, 3, 4, 5, 6, 7]  # no other keys are left, so a sink is taken
-    assert [ss.parse_reuse(f"sparse:4,by={by}").draws for by in ("sinks", "above", "others")] == [
-        False,
-        True,
-        False,
-    ]
+    assert [ss.parse_reuse(f"sparse:4,by={by}").draws for by in ("sinks", "above", "others")] == [False, True, False]
 
 
 def test_agreement_says_where_runs_part(planted: Model) -> None:

@@ -20,9 +20,7 @@ CASES = [
     # LLaDA under every rule in `make test`, Dream under one half of them and MMaDA under the other.
     *(
         pytest.param(
-            family,
-            text,
-            marks=pytest.mark.soak if family != "llada" and (number + turn) % 2 else pytest.mark.slow,
+            family, text, marks=pytest.mark.soak if family != "llada" and (number + turn) % 2 else pytest.mark.slow
         )
         for turn, family in enumerate(("llada", "dream", "mmada"))
         for number, text in enumerate(DIFFUSION)
@@ -74,7 +72,5 @@ def test_padding_does_not_matter(text: str) -> None:
         return
     for row, first in ((0, 0), (1, 4)):
         # LLaDA counts positions from the first column, padding included; a mask of ones and zeros keeps them.
-        padded = ss.generate(
-            model, ids[row : row + 1], decoding, attention_mask=mask[row : row + 1], reuse=text
-        )
+        padded = ss.generate(model, ids[row : row + 1], decoding, attention_mask=mask[row : row + 1], reuse=text)
         assert torch.equal(padded.states[:, 0, first:], together.states[:, row, first:])

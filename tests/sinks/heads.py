@@ -22,9 +22,7 @@ DIMS = ("sample", "step", "layer", "head", "key")
 
 def softmax(scores: npt.NDArray[np.float64]) -> Map:
     """Causal attention of these scores [T, T]."""
-    weights = np.tril(
-        np.exp(scores - np.where(np.tri(len(scores)) > 0, scores, -np.inf).max(1, keepdims=True))
-    )
+    weights = np.tril(np.exp(scores - np.where(np.tri(len(scores)) > 0, scores, -np.inf).max(1, keepdims=True)))
     return np.asarray(weights / weights.sum(axis=1, keepdims=True), dtype=np.float32)
 
 
@@ -66,9 +64,7 @@ def induction(length: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     return scores
 
 
-def planted(
-    length: int, share: float, columns: Sequence[int], background: str, rng: np.random.Generator
-) -> Map:
+def planted(length: int, share: float, columns: Sequence[int], background: str, rng: np.random.Generator) -> Map:
     """A head whose queries give `share` of their attention to these columns together, more or less, and the rest elsewhere."""
     d = behind(length)
     scores = {"uniform": 0 * d, "local": -d / max(2, length // 16), "power law": -np.log1p(d)}
@@ -89,8 +85,7 @@ def causal_trace(
     """One step after a text: the heads of one layer. far: with `received_far`; whole: with the maps themselves."""
     length = len(maps[0])
     sums = {
-        name: np.full((len(maps), length), np.nan, np.float32)
-        for name in ("received", "received_all", "received_far")
+        name: np.full((len(maps), length), np.nan, np.float32) for name in ("received", "received_all", "received_far")
     }
     position, so_far = np.arange(length), np.array([length])
     every, behind_it = (distant(so_far, position, window or None, gap) for gap in (0, None))
@@ -104,15 +99,10 @@ def causal_trace(
         sums["received_far"][row] = np.where(behind_it.known, far_sum / known, np.nan)
     if not far:
         del sums["received_far"]
-    values = {
-        name: (DIMS, np.broadcast_to(rows, (samples, 1, 1, *rows.shape))) for name, rows in sums.items()
-    }
+    values = {name: (DIMS, np.broadcast_to(rows, (samples, 1, 1, *rows.shape))) for name, rows in sums.items()}
     if whole:
         stacked = np.stack(maps)[None, None, None]
-        values["attention"] = (
-            (*DIMS[:4], "query", "key"),
-            np.broadcast_to(stacked, (samples, *stacked.shape[1:])),
-        )
+        values["attention"] = ((*DIMS[:4], "query", "key"), np.broadcast_to(stacked, (samples, *stacked.shape[1:])))
     ids = np.random.default_rng(length).choice(synthetic.ORDINARY, (samples, 1, length))
     values["tokens"] = (("sample", "step", "key"), ids)
     values["region"] = (("sample", "key"), np.full((samples, length), "prompt"))
@@ -125,10 +115,7 @@ def block_trace(maps: Sequence[Map], active: int | None) -> xr.Dataset:
     """One denoising step of block diffusion: maps [active, K] of the queries of the last block, which see every key."""
     received = np.stack([weights.mean(axis=0) * weights.shape[1] for weights in maps])[None, None, None]
     steps = ("sample", "step")
-    values = {
-        "received": (DIMS, received.astype(np.float32)),
-        "forward_kind": (steps, np.zeros((1, 1), np.int8)),
-    }
+    values = {"received": (DIMS, received.astype(np.float32)), "forward_kind": (steps, np.zeros((1, 1), np.int8))}
     if active is not None:
         values["active"] = (steps, np.full((1, 1), active, np.int16))
     return synthetic.dataset(values, 1, received.shape[-1], family="sdar", block=0)

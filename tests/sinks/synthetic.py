@@ -207,9 +207,7 @@ def trace(
     return dataset(variables, T, K, block=block, length=answer)
 
 
-def dataset(
-    variables, steps: int, keys: int, *, family: str = "llada", block: int = 8, length: int = 32
-) -> xr.Dataset:
+def dataset(variables, steps: int, keys: int, *, family: str = "llada", block: int = 8, length: int = 32) -> xr.Dataset:
     """Label the arrays as a trace does."""
     sizes = {
         dim: size
@@ -247,9 +245,9 @@ def split_trace(*, sigma: float = 0.2, same: bool = False, seed: int = 0) -> xr.
             rows[..., place] += 30.0
             rows *= rows.shape[-1] / rows.sum(axis=-1, keepdims=True)
             by[n][..., kind, real] = np.where(present[kind][n][:, None, None, None], rows, np.nan)
-    return data.assign(
-        received_by=(("sample", "step", "layer", "head", "query_kind", "key"), by)
-    ).assign_coords(query_kind=["masked", "decided", "prompt"])
+    return data.assign(received_by=(("sample", "step", "layer", "head", "query_kind", "key"), by)).assign_coords(
+        query_kind=["masked", "decided", "prompt"]
+    )
 
 
 def _text(length: int, rng: np.random.Generator) -> np.ndarray:
@@ -265,9 +263,7 @@ def _schedule(answer: int, block: int, order: str, rng: np.random.Generator) -> 
         return np.arange(answer)
     if order == "right":
         return np.arange(answer)[::-1]
-    blocks = [
-        rng.permutation(np.arange(first, min(first + block, answer))) for first in range(0, answer, block)
-    ]
+    blocks = [rng.permutation(np.arange(first, min(first + block, answer))) for first in range(0, answer, block)]
     return np.concatenate(blocks)
 
 

@@ -58,10 +58,7 @@ def test_drains_follow_the_grouped_head():
     kinds = table.groupby("head", observed=True)["kind"].agg(lambda x: set(x))
     assert kinds.tolist() == [{"drain"}, {"drain"}, {"hub"}, {"hub"}]
     numbered = np.arange(4.0)[None, :, None]
-    assert (
-        per_query_head(numbered, np.arange(28), None, False).ravel().tolist()
-        == np.repeat(np.arange(4), 7).tolist()
-    )
+    assert per_query_head(numbered, np.arange(28), None, False).ravel().tolist() == np.repeat(np.arange(4), 7).tolist()
     assert per_query_head(numbered, np.array([0, 20]), 28, False).ravel().tolist() == [0, 2]
     assert per_query_head(numbered, np.arange(1), 28, True).ravel().tolist() == [1.5]
 

@@ -38,9 +38,7 @@ def test_wrong_and_unsure_are_told_apart() -> None:
     table = calibration(compare_traces(*pair(0.4, 0.05))).set_index(["run", "low_edge"])
     assert table.loc[("without", 0.9), "right"] == 1.0
     assert table.loc[("masked", 0.8), "confidence"] == pytest.approx(0.85)
-    assert (
-        0.5 < table.loc[("masked", 0.8), "right_low"] < 0.6 < table.loc[("masked", 0.8), "right_high"] < 0.75
-    )
+    assert 0.5 < table.loc[("masked", 0.8), "right_low"] < 0.6 < table.loc[("masked", 0.8), "right_high"] < 0.75
 
 
 def test_a_confidence_that_is_no_probability_is_not_compared_with_right_tokens() -> None:

@@ -12,14 +12,7 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks.categories import (
-    CATEGORIES,
-    category_codes,
-    category_of,
-    readable,
-    text_category,
-    token_texts,
-)
+from sinkscope.sinks.categories import CATEGORIES, category_codes, category_of, readable, text_category, token_texts
 from sinkscope.sinks.dataset import sample_state
 
 
@@ -125,9 +118,7 @@ def test_special_ids_come_before_texts_and_the_given_before_all():
     data = synthetic.trace(lengths=(9,), answer=4, block=2)
     bare = data.assign_attrs(token_texts="")
     assert set(codes_of(bare)[0]) == {"unknown", "mask"}
-    named = codes_of(
-        bare, categories={synthetic.MASK: "word", **{int(i): "digit" for i in synthetic.ORDINARY}}
-    )
+    named = codes_of(bare, categories={synthetic.MASK: "word", **{int(i): "digit" for i in synthetic.ORDINARY}})
     assert set(named[0]) <= {"digit", "unknown", "mask"}
     with pytest.raises(InputError, match="did you mean newline"):
         codes_of(bare, categories={4: "newlin"})
@@ -167,9 +158,7 @@ REAL_TOKENS = {
 def test_real_vocabularies(name):
     folder = REAL / name
     if not folder.is_dir():
-        pytest.skip(
-            f"the real {name} tokenizer is not here; set SINKSCOPE_TOKENIZERS to the folder that holds it"
-        )
+        pytest.skip(f"the real {name} tokenizer is not here; set SINKSCOPE_TOKENIZERS to the folder that holds it")
     if (folder / "tokenizer.json").exists():
         stored = json.loads((folder / "tokenizer.json").read_text())
         vocabulary = {*stored["model"]["vocab"], *(t["content"] for t in stored["added_tokens"])}

@@ -300,9 +300,7 @@ def test_a_recorded_trace_gives_the_same_numbers(recorded):
         ours, theirs = (absorbed_share(t, sinks="first", scores=scores) for t in (trace, plain))
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
         ours, theirs = (detect(t, 0.3, "sum", scores=scores) for t in (trace, plain))
-        assert (
-            ours.values[..., : size + STEPS - 1] == theirs.values[..., : size + STEPS - 1]
-        ).mean() > 0.9999
+        assert (ours.values[..., : size + STEPS - 1] == theirs.values[..., : size + STEPS - 1]).mean() > 0.9999
     ours, theirs = (layer_head_map(t, scores="received_all") for t in (trace, plain))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 

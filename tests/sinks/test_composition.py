@@ -31,9 +31,7 @@ def on_masks_by_chance(state, rng):
 
 def test_base_rates_explain_masks_away():
     """The trap of table 2: masks are a third of all sinks because they are a third of all positions."""
-    table = composition(synthetic.trace(on_masks_by_chance, sigma=0.2, layers=4, heads=8)).set_index(
-        "category"
-    )
+    table = composition(synthetic.trace(on_masks_by_chance, sigma=0.2, layers=4, heads=8)).set_index("category")
     assert table.loc["mask", "frequency"] > 0.4
     assert table.loc["mask", "enrichment"] == pytest.approx(1.0, abs=0.1)
     assert table["frequency"].sum() == pytest.approx(1.0)
@@ -109,9 +107,7 @@ def test_distance_bins():
 def answered(found):
     """What `ss.diagnose` makes of an attribution; "" where it is undecided."""
     estimates = {
-        LEADS.get(row["part"], Measure.GAIN).named(row["part"]): Estimate(
-            row["gain"], row["low"], row["high"]
-        )
+        LEADS.get(row["part"], Measure.GAIN).named(row["part"]): Estimate(row["gain"], row["low"], row["high"])
         for row in found.table.to_dict("records")
     }
     return semantic_or_positional(Measures(estimates=estimates)).answer
@@ -169,9 +165,7 @@ def test_a_mix_of_tokens_and_positions_is_not_decided_by_chance():
 
     found = [
         attribution(
-            synthetic.trace(
-                mixed, lengths=(17, 23, 30, 41, 26, 35, 20, 28), heads=4, answer=16, sigma=0.5, seed=seed
-            )
+            synthetic.trace(mixed, lengths=(17, 23, 30, 41, 26, 35, 20, 28), heads=4, answer=16, sigma=0.5, seed=seed)
         )
         for seed in range(12)
     ]

@@ -134,9 +134,7 @@ def test_the_histogram_counts_every_score_once():
     assert int(counts.sum()) == int(np.isfinite(data["received"]).sum())
     inside = data["received"].values[1, :, 0]
     inside = inside[np.isfinite(inside)]
-    np.testing.assert_array_equal(
-        counts.isel(sample=1, layer=0)[:-1], np.histogram(inside, counts["bin"].values)[0]
-    )
+    np.testing.assert_array_equal(counts.isel(sample=1, layer=0)[:-1], np.histogram(inside, counts["bin"].values)[0])
     high = score_histogram(data, np.array([0.0, 1.0, 2.0]))
     assert int(high.isel(bin=-1).sum()) == int((data["received"] >= 1.0).sum())
 

@@ -59,9 +59,7 @@ def test_dependency_needs_its_control():
     assert found.reason == Reason.NO_CONTROL
 
 
-@pytest.mark.parametrize(
-    ("window", "first", "answer"), [(20, 60, "yes"), (60, 60, "no"), (60, 20, "no"), (50, 57, "")]
-)
+@pytest.mark.parametrize(("window", "first", "answer"), [(20, 60, "yes"), (60, 60, "no"), (60, 20, "no"), (50, 57, "")])
 def test_anchor_reliance(window, first, answer):
     n = 100
     rng = np.random.default_rng(0)
@@ -108,13 +106,7 @@ def test_no_is_not_a_point_estimate():
         base, without, first = easy < 0.9, easy < 0.5, easy < 0.7
         noise = [scores ^ (rng.random(16) < 0.1) for scores in (base, without, first)]
         found = diagnose(
-            **dict(
-                zip(
-                    ("unmasked", "window", "window_first"),
-                    [n.astype(int).tolist() for n in noise],
-                    strict=True,
-                )
-            )
+            **dict(zip(("unmasked", "window", "window_first"), [n.astype(int).tolist() for n in noise], strict=True))
         )
         said.append(found["needs its first tokens"].answer)
     assert said.count("no") <= 0.05 * len(said)

@@ -70,10 +70,7 @@ def test_planted_sinks_are_found(length):
 
 
 def test_the_first_token_of_five_can_be_judged_and_a_late_key_cannot():
-    sink, local = (
-        heads.planted(5, 0.9, [0], "uniform", np.random.default_rng(0)),
-        heads.softmax(-heads.behind(5)),
-    )
+    sink, local = (heads.planted(5, 0.9, [0], "uniform", np.random.default_rng(0)), heads.softmax(-heads.behind(5)))
     trace = heads.causal_trace([sink, local])
     assert detect(trace).values[0, 0, 0].tolist() == [[True, *[False] * 4], [False] * 5]
     assert unknown(trace).values[0, 0, 0].tolist() == [[False, *[True] * 4]] * 2
@@ -95,16 +92,12 @@ def statistics(maps: list[heads.Map], prompts: int = 12) -> xr.Dataset:
 def verdicts(table) -> dict[str, str]:
     """What the claims on sinks of causal models say of a summary."""
     measures = Measures("planted", "causal", Kind.TRACES, estimates=estimates_of(table))
-    return {
-        claim.name: claim.verdict(measures).status for claim in CLAIMS if claim.name in ("start", "static")
-    }
+    return {claim.name: claim.verdict(measures).status for claim in CLAIMS if claim.name in ("start", "static")}
 
 
 @pytest.mark.parametrize("length", [16, 128, 1024])
 def test_summary_diagnosis_and_claims_of_local_heads(length):
-    found = statistics(
-        [weights for name, weights in zip(*ordinary(length), strict=True) if "random" not in name]
-    )
+    found = statistics([weights for name, weights in zip(*ordinary(length), strict=True) if "random" not in name])
     rows = ss.summary(found).set_index("measure")
     assert rows.loc["sinks per head", "value"] == 0
     assert rows.loc["heads without a sink", "value"] == 1

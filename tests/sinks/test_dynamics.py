@@ -145,9 +145,7 @@ def test_alignment_under_permutation_is_a_fair_test():
         path[rng.random(40) < 0.8] = -1
         path = np.where(rng.random((40, 1, 1)) < 0.5, 3, np.maximum(path, 0))
         found = align(state, path, 5, seed=seed)
-        table = alignment_table(
-            np.array([found.moves]), found.observed[None], found.null[None], found.applies[None]
-        )
+        table = alignment_table(np.array([found.moves]), found.observed[None], found.null[None], found.applies[None])
         free.append(float(table.set_index("event").loc["block", "p"]))
     assert np.mean(np.array(free) < 0.05) < 0.2
     block = np.cumsum(np.concatenate([[0], block_ends(state, 5)[:-1]]))

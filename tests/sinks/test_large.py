@@ -55,16 +55,13 @@ def write(path: Path, T: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "steps",
-    [pytest.param(SOME_STEPS, marks=pytest.mark.slow), pytest.param(SHAPE[1], marks=pytest.mark.soak)],
+    "steps", [pytest.param(SOME_STEPS, marks=pytest.mark.slow), pytest.param(SHAPE[1], marks=pytest.mark.soak)]
 )
 @pytest.mark.timeout(600)
 def test_a_large_trace_is_summarised_in_time_and_memory(tmp_path, steps):
     path = tmp_path / "large.zarr"
     write(path, steps)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=True)
     wall, seconds, peak, heads, static, sinks = (float(x) for x in done.stdout.split())
     print(f"summarised in {wall:.1f} s, of which {seconds:.1f} s of work, {peak:.0f} MB at most")
     assert heads == 1024

@@ -19,9 +19,9 @@ from sinkscope.sinks.residence import residences_of
 from sinkscope.verdicts.diagnosis import diagnose
 
 # Multiples of 1/8 add up exactly in any order, so that equality is equality and not luck with rounding.
-scores = hnp.arrays(
-    np.float64, st.tuples(st.integers(1, 4), st.integers(2, 30)), elements=st.integers(0, 200)
-).map(lambda a: a / 8)
+scores = hnp.arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(2, 30)), elements=st.integers(0, 200)).map(
+    lambda a: a / 8
+)
 rules = st.sampled_from(["sum", "mean", "percent"])
 
 
@@ -61,8 +61,7 @@ def test_residences_rebuild_the_detections(sinks):
 
 
 @given(
-    hnp.arrays(np.float64, (6, 1, 2, 7), elements=st.integers(1, 400)).map(lambda a: a / 8),
-    st.permutations(range(7)),
+    hnp.arrays(np.float64, (6, 1, 2, 7), elements=st.integers(1, 400)).map(lambda a: a / 8), st.permutations(range(7))
 )
 def test_permuting_positions_permutes_the_path(received, order):
     """Where the largest score is unique; a tie goes to the lower index by definition."""
@@ -85,11 +84,7 @@ def test_the_order_of_heads_does_not_matter(heads, layers, plant):
     assert (dynamics_kinds(shuffled.assign_coords(head=[0, 1, 2])).values == kinds).all()
     ours, theirs = summary(data), summary(shuffled.assign_coords(head=[0, 1, 2]))
     # Noise is drawn head by head.
-    drawn = {
-        Measure.MOVING_CHANCE.named(),
-        Measure.MOVING_BEYOND.named(),
-        *map(Measure.KIND_BEYOND.named, MOVERS),
-    }
+    drawn = {Measure.MOVING_CHANCE.named(), Measure.MOVING_BEYOND.named(), *map(Measure.KIND_BEYOND.named, MOVERS)}
     ours, theirs = (table[~table["measure"].isin(drawn)] for table in (ours, theirs))
     pd.testing.assert_frame_equal(ours, theirs, rtol=1e-6)
     # Layers are ordered, but what is counted over all of them is not.

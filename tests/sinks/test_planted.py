@@ -86,16 +86,11 @@ NOISE = dict.fromkeys(EXPECTED, 0.4) | {"vanishing": 0.3, "none": 0.3}
 def test_planted_sinks_are_told_apart(name, level):
     found = diagnosis(name, NOISE[name] if level == "high" else 0.1)
     expected = dict(zip(QUESTIONS, EXPECTED[name], strict=True))
-    if (name, level) == (
-        "moving",
-        "low",
-    ):  # surrogates of keys that rise for a block each move as the sink does
+    if (name, level) == ("moving", "low"):  # surrogates of keys that rise for a block each move as the sink does
         expected["moving"] = "undecided"
     for question, verdict in expected.items():
         if verdict is not None:
-            assert wording.answer(found[question]) == verdict, (
-                f"{question}: {wording.evidence(found[question])}"
-            )
+            assert wording.answer(found[question]) == verdict, f"{question}: {wording.evidence(found[question])}"
 
 
 def static_found(sigma: float) -> tuple[float, float]:
@@ -141,11 +136,7 @@ MEASURES: dict[str, tuple[Callable[[float], bool], float, float]] = {
     "drift to the right": (verdict("moving", "drift", "right"), 1.8, 2.0),
     "drift to the left": (verdict("right_to_left", "drift", "left"), 1.8, 2.0),
     "moves at block ends": (lambda s: block_p(s) < 0.02, 1.0, 1.5),
-    "newlines most frequent": (
-        lambda s: composition(planted("newline", s))["category"][0] == "newline",
-        1.5,
-        2.0,
-    ),
+    "newlines most frequent": (lambda s: composition(planted("newline", s))["category"][0] == "newline", 1.5, 2.0),
     "split": (lambda s: split_share(s, False) > 0.9 and split_share(s, True) < 0.1, 1.0, 1.5),
 }
 
@@ -281,9 +272,7 @@ def test_drains_and_hubs_are_told_apart():
 def some_static(static: int, moving: int) -> Diagnosis:
     """Prompts whose heads are all static, and prompts whose heads all move."""
     parts = [
-        synthetic.trace(
-            plant, sigma=0.2, lengths=(9,) * prompts, answer=16, block=4, seed=seed, heads=1, layers=1
-        )
+        synthetic.trace(plant, sigma=0.2, lengths=(9,) * prompts, answer=16, block=4, seed=seed, heads=1, layers=1)
         for seed, (plant, prompts) in enumerate((("static", static), ("moving", moving)))
     ]
     return without_attribution(parts)
@@ -315,9 +304,7 @@ def test_verdicts_on_shares_are_rarely_wrong():
     """Two thirds of the prompts are static, which is exactly on the limit: 5 % of 60 draws are 3, and more than 8
     come by chance in fewer than 1 of 200 tests."""
     static, moving = (
-        sink_statistics(
-            synthetic.trace(plant, lengths=(9,) * 16, answer=8, block=4, seed=seed, heads=1, layers=1)
-        )
+        sink_statistics(synthetic.trace(plant, lengths=(9,) * 16, answer=8, block=4, seed=seed, heads=1, layers=1))
         for seed, plant in enumerate(("static", "moving"))
     )
     rng = np.random.default_rng(0)
@@ -344,11 +331,7 @@ def test_intervals_are_over_prompts_not_detections():
     √10."""
     width = {}
     for heads in (2, 20):
-        row = (
-            composition(synthetic.trace("newline", sigma=0.8, heads=heads))
-            .set_index("category")
-            .loc["newline"]
-        )
+        row = composition(synthetic.trace("newline", sigma=0.8, heads=heads)).set_index("category").loc["newline"]
         width[heads] = row["frequency_high"] - row["frequency_low"]
     assert width[20] > 0.6 * width[2] > 0
     alone = composition(synthetic.trace("newline", lengths=(20,)))

@@ -118,9 +118,7 @@ def test_change_with_depth_is_over_all_layers():
 
 def test_no_share_is_shown_outside_of_its_range():
     table = by_depth((40, 0, 0, 0))
-    shares = table[
-        table["unit"].str.startswith("share of") & ~table.index.str.contains("drift|beyond|change")
-    ]
+    shares = table[table["unit"].str.startswith("share of") & ~table.index.str.contains("drift|beyond|change")]
     assert len(shares) > 20
     for column in ("value", "low", "high"):
         known = shares[column].dropna()

@@ -92,11 +92,7 @@ def test_other_settings_are_what_a_pass_by_them_gives() -> None:
     found = by_setting(whole)
     assert (*found, (3.0, "auto")) == (*OTHER_SETTINGS[:2], *OTHER_SETTINGS[3:], OTHER_SETTINGS[2])
     asked = sink_statistics(data, 2.0, parts=(*PARTS, SETTINGS), settings=OTHER_SETTINGS[:4])
-    assert tuple(by_setting(asked)) == (
-        (1.0, "auto"),
-        (3.0, "auto"),
-        (4.0, "auto"),
-    )  # the paper's ε beside another one
+    assert tuple(by_setting(asked)) == ((1.0, "auto"), (3.0, "auto"), (4.0, "auto"))  # the paper's ε beside another one
     alone = sink_statistics(data, 6.0, parts=PARTS[:-1])
     pd.testing.assert_frame_equal(table_of(found[6.0, "auto"]), table_of(alone))
     xr.testing.assert_equal(

@@ -35,9 +35,7 @@ def cell(policy: str = "none", task: str = "word_problems", family: str = "llada
     experiment = Experiment(
         ModelIdentity("m", family, "float32", "abc"), registry.get(task, family), SHORT, parse_policy(policy)
     )
-    known = Cell(
-        "evaluate", experiment, StudyModel("somewhere", name="m"), task, "short", (0, 1, 2), questions="0"
-    )
+    known = Cell("evaluate", experiment, StudyModel("somewhere", name="m"), task, "short", (0, 1, 2), questions="0")
     return replace(known, **changes)
 
 

@@ -19,10 +19,7 @@ from sinkscope.study.spec import StudyModel
 from sinkscope.tasks import registry, word_problems
 
 CELL = small.cell("top:1", questions="")
-FACTS = {
-    name: Facts(name, family, "float32", "0", 2, 4, 1000)
-    for name, family in (("a", "llada"), ("b", "causal"))
-}
+FACTS = {name: Facts(name, family, "float32", "0", 2, 4, 1000) for name, family in (("a", "llada"), ("b", "causal"))}
 
 
 def study(**changes: object) -> spec.Study:
@@ -128,9 +125,7 @@ def test_controls_are_drawn_with_several_seeds() -> None:
 def test_forward_passes_are_counted_by_hand() -> None:
     found = cells.outline(study(), FACTS, samples=5)
     assert len(found) == 2 * (1 + 3)
-    assert (
-        sum(map(estimate.forwards, found)) == 4 * 5 * 4 + 4 * 5 * 8
-    )  # steps of llada, tokens of the causal model
+    assert sum(map(estimate.forwards, found)) == 4 * 5 * 4 + 4 * 5 * 8  # steps of llada, tokens of the causal model
 
 
 def test_samples_follow_from_speed_within_the_budgets_bounds() -> None:
@@ -147,12 +142,7 @@ def test_samples_follow_from_speed_within_the_budgets_bounds() -> None:
 def test_seeds_are_used_only_where_the_decoding_draws() -> None:
     wanted = study(evaluate=[{"task": "word_problems", "decodings": ["short"], "seeds": [0, 1, 2]}])
     assert {one.experiment.seeds for one in cells.outline(wanted, FACTS, 4)} == {(0,)}
-    random = {
-        "short": {
-            "llada": {"length": 8, "steps": 4, "block": 4, "remasking": "random"},
-            "causal": {"length": 8},
-        }
-    }
+    random = {"short": {"llada": {"length": 8, "steps": 4, "block": 4, "remasking": "random"}, "causal": {"length": 8}}}
     found = cells.outline(replace(wanted, decodings=random), FACTS, 4)
     seeds = {one.experiment.model.family: one.experiment.seeds for one in found}
     assert seeds == {"llada": (0, 1, 2), "causal": (0,)}
@@ -186,16 +176,10 @@ def test_exemplars_are_traced_documents_of_middle_length() -> None:
 def test_maps_take_more_room_than_heads() -> None:
     heads = replace(CELL, kind="trace", capture=ss.Capture())
     maps = replace(heads, capture=ss.Capture(level="maps"))
-    assert (
-        estimate.storage(CELL, FACTS["a"])
-        < estimate.storage(heads, FACTS["a"])
-        < estimate.storage(maps, FACTS["a"])
-    )
+    assert estimate.storage(CELL, FACTS["a"]) < estimate.storage(heads, FACTS["a"]) < estimate.storage(maps, FACTS["a"])
 
 
-def test_a_plan_of_models_that_are_not_here_downloads_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_plan_of_models_that_are_not_here_downloads_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     facts = {model.name: facts_of(model, "cpu", fetch=False) for model in spec.read("paper").models}
     assert {one.family for one in facts.values()} == {"llada", "dream", "mmada", "causal"}

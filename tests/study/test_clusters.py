@@ -12,9 +12,7 @@ from tests.study import small
 
 from sinkscope.study import on_ray, run, spec
 
-pytestmark = pytest.mark.timeout(
-    900
-)  # they take seconds, but wait for processes on machines that may be busy
+pytestmark = pytest.mark.timeout(900)  # they take seconds, but wait for processes on machines that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +28,7 @@ def local(study: Path) -> Path:
 
 
 @small.without_extra("submitit")
-@pytest.mark.parametrize(
-    "passes",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.soak)])
 def test_submitits_local_executor_runs_the_slurm_path(passes: int, study: Path, tmp_path: Path) -> None:
     """Maps are a second pass, with an array of its own."""
     if passes == 1:
@@ -127,9 +122,7 @@ def test_a_cluster_of_our_own_listens_on_loopback_and_wants_a_token(
         this = psutil.Process()
         for process in (this, *this.children(recursive=True)):
             if process is this or "ray" in process.name():
-                ports.update(
-                    found.laddr.ip for found in process.net_connections("inet") if found.status == "LISTEN"
-                )
+                ports.update(found.laddr.ip for found in process.net_connections("inet") if found.status == "LISTEN")
         tokens.update({os.environ["RAY_AUTH_TOKEN"], os.environ["RAY_AUTH_MODE"]})
         return sent
 

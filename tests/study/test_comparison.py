@@ -103,9 +103,7 @@ def test_holm_is_over_all_tests_of_the_table() -> None:
     table = compare_runs(runs)
     p = table[["difference_p", "effect_count_p", "effect_mass_p"]].to_numpy(dtype=float).ravel()
     assert np.isfinite(p).sum() == 5  # three policies and a control against none, one effect over a control
-    corrected = table[["difference_p_holm", "effect_count_p_holm", "effect_mass_p_holm"]].to_numpy(
-        dtype=float
-    )
+    corrected = table[["difference_p_holm", "effect_count_p_holm", "effect_mass_p_holm"]].to_numpy(dtype=float)
     np.testing.assert_array_equal(corrected.ravel(), statistics.holm(p))
 
 
@@ -140,10 +138,7 @@ def test_sampled_decodings_need_seeds() -> None:
     assert (row["n"], row["draws"]) == (60, 3)
     with pytest.raises(InputError, match=r"seeds \[0, 1, 2\] and \[0, 1, 3\]"):
         compare_runs(
-            [
-                _run(None, decoding=SAMPLING, seeds=(0, 1, 2)),
-                _run("top:1", decoding=SAMPLING, seeds=(0, 1, 3)),
-            ]
+            [_run(None, decoding=SAMPLING, seeds=(0, 1, 2)), _run("top:1", decoding=SAMPLING, seeds=(0, 1, 3))]
         )
 
 
@@ -166,9 +161,7 @@ def test_mixed_runs_are_refused_by_name() -> None:
     weights = {**other.settings, "model": {**other.settings["model"], "weights": "def"}}
     with pytest.raises(InputError, match=r"model\.weights is 'abc' there and 'def' here"):
         compare_runs([none, Evaluation(other.records, weights)])
-    with pytest.raises(
-        InputError, match="organism/causal and other answered different documents of word_problems"
-    ):
+    with pytest.raises(InputError, match="organism/causal and other answered different documents of word_problems"):
         compare_runs([none, _run(None, n=50, source="other")])
     with pytest.raises(InputError, match="give each run once"):
         compare_runs([none, none])
@@ -179,9 +172,7 @@ def test_mixed_runs_are_refused_by_name() -> None:
 def test_shards_become_one_run() -> None:
     whole = _run(None)
     halves = [Evaluation(whole.records[:20], whole.settings), Evaluation(whole.records[20:], whole.settings)]
-    pd.testing.assert_frame_equal(
-        compare_runs([*halves, _run("top:1")]), compare_runs([whole, _run("top:1")])
-    )
+    pd.testing.assert_frame_equal(compare_runs([*halves, _run("top:1")]), compare_runs([whole, _run("top:1")]))
 
 
 def test_papers_numbers_are_shown_where_the_model_is_one_of_its() -> None:
@@ -206,13 +197,7 @@ def test_the_text_and_the_frame() -> None:
         [_run(None, 0.9), _run("top:5", 0.2), *(_run(f"random(top:5),seed={i}", 0.9) for i in (1, 2, 3))]
     )
     text = comparison(table)
-    for words in (
-        "organism/causal · word_problems:plain · 60 documents",
-        "length=64",
-        "25.0%",
-        "50%",
-        "1.0%",
-    ):
+    for words in ("organism/causal · word_problems:plain · 60 documents", "length=64", "25.0%", "50%", "1.0%"):
         assert words in text
     lines = text.splitlines()
     head = next(line for line in lines if line.startswith("policy"))
@@ -227,12 +212,7 @@ def test_the_text_and_the_frame() -> None:
 def test_a_policy_has_one_role_whatever_its_text() -> None:
     causal = "top:1,epsilon=3,prefill=no,by=distant"
     assert role(causal, causal=True) == role("top:1,epsilon=3", causal=False) == "strongest sink"
-    assert (
-        role("top:1,epsilon=3", causal=True)
-        == role("top:1", causal=False)
-        == role("top:5,epsilon=3", False)
-        == ""
-    )
+    assert role("top:1,epsilon=3", causal=True) == role("top:1", causal=False) == role("top:5,epsilon=3", False) == ""
     assert role(f"random({causal}),match=mass,seed=2", causal=True) == "random(strongest sink),match=mass"
     assert role("window:32", False) == "window"
     assert role("window:32,first=4", False) == "window, first in sight"
@@ -271,9 +251,7 @@ def test_controls_are_known_by_their_text_also_beside_other_policies(
 def test_a_study_has_one_family_of_tests() -> None:
     """Two tasks compared apart, one table: Holm's correction is over all of its tests."""
     tables = [
-        compare_runs(
-            [_run(None, 0.9, task=task), _run("top:1", accuracy, task=task), _run("top:5", 0.5, task=task)]
-        )
+        compare_runs([_run(None, 0.9, task=task), _run("top:1", accuracy, task=task), _run("top:5", 0.5, task=task)])
         for task, accuracy in (("word_problems", 0.6), ("small_code", 0.7))
     ]
     alone = [p for table in tables for p in table["difference_p_holm"].dropna()]

@@ -16,9 +16,7 @@ from sinkscope.study.facts import facts_of
 FROZEN = Path(__file__).parents[1] / "frozen" / "verdicts.json"
 MASKS = ["none", "top:1", "random(top:1)", "random(top:1),match=mass", "top:10", "random(top:10)"]
 SHORT = {"length": 32, "steps": 32}
-DECODINGS = {
-    "short": {"llada": {**SHORT, "block": 16}, "mmada": {**SHORT, "block": 32}, "causal": {"length": 32}}
-}
+DECODINGS = {"short": {"llada": {**SHORT, "block": 16}, "mmada": {**SHORT, "block": 32}, "causal": {"length": 32}}}
 
 
 def plan(
@@ -51,12 +49,8 @@ def read(study: spec.Study, samples: int | None = None) -> dict[str, dict[str, s
 
 
 def test_masks_need_controls_documents_and_rivals() -> None:
-    def of(
-        *policies: str, models: tuple[str, ...] = ("scratch", "causal"), samples: int = 100
-    ) -> dict[str, str]:
-        return plan(models, evaluate={"policies": list(policies), "samples": samples})[
-            "[[evaluate]] word_problems"
-        ]
+    def of(*policies: str, models: tuple[str, ...] = ("scratch", "causal"), samples: int = 100) -> dict[str, str]:
+        return plan(models, evaluate={"policies": list(policies), "samples": samples})["[[evaluate]] word_problems"]
 
     assert of(*MASKS) == {
         "robust-1": "both", "dose": "contradict", "collapse": "both", "rival": "both"
@@ -92,9 +86,7 @@ def test_traces_decide_what_they_record() -> None:
     assert of(policies=["top:1"]) == {}
     maps = {"capture": {"level": "maps"}}
     assert of(policies=["none", "top:1", "random(top:5)"], **maps)["confidence"] == "both"
-    assert "confidence" not in of(
-        policies=["none", "top:1"], **maps
-    )  # no control that could do as much damage
+    assert "confidence" not in of(policies=["none", "top:1"], **maps)  # no control that could do as much damage
     assert "confidence" not in of(policies=["none", "top:1", "random(top:5)"])
     lone = plan(("multimodal",), trace={"samples": 4, "name": "t"})["[[trace]] t"]
     assert "rarer" not in lone  # there is no LLaDA model beside it
@@ -104,11 +96,7 @@ def test_traces_decide_what_they_record() -> None:
 def test_nothing_is_decided_that_was_not_promised() -> None:
     """The default study: every claim that its results decided, and how."""
     promised = read(spec.read("organisms"), 16)
-    decided = [
-        one
-        for one in json.loads(FROZEN.read_text(encoding="utf-8"))["claims"]
-        if one["status"] != "undecided"
-    ]
+    decided = [one for one in json.loads(FROZEN.read_text(encoding="utf-8"))["claims"] if one["status"] != "undecided"]
     assert len(decided) > 10
     for one in decided:
         kind = "trace" if one["about"].startswith("generations") else "evaluate"

@@ -44,11 +44,7 @@ def test_the_measurement_is_kept(tmp_path: Path) -> None:
 
 def test_a_study_of_four_documents_does_not_speak_of_a_measurement() -> None:
     """--plan measures speed for the time that it prints, also where nothing depends on it."""
-    data = {
-        "name": "s",
-        "models": ["organism/scratch"],
-        "evaluate": [{"task": "word_problems", "samples": 4}],
-    }
+    data = {"name": "s", "models": ["organism/scratch"], "evaluate": [{"task": "word_problems", "samples": 4}]}
     study = spec.from_data(data)
     number, effect = estimate.sentences(study, study, SPEEDS)
     assert number == "4 documents per cell, as the study says."

@@ -27,9 +27,7 @@ def test_a_study_inspects(tmp_path: Path) -> None:
     study = small.write_blocks(tmp_path, ("llada",), BLOCK)
     out = tmp_path / "out"
     small.run_here(study, out)
-    inspection, holdings = (
-        pd.read_parquet(out / "tables" / f"{name}.parquet") for name in ("inspection", "holdings")
-    )
+    inspection, holdings = (pd.read_parquet(out / "tables" / f"{name}.parquet") for name in ("inspection", "holdings"))
     assert set(inspection["section"]) >= {"lens", "patch", "movement", "union", "foresight", "channels"}
     assert inspection["n"].max() == 3
     assert set(holdings["answer"]) == {"undecided"}  # three prompts decide nothing

@@ -69,8 +69,7 @@ def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
     found = collect(frames, {"a": Studied("llada"), "b": Studied("causal")})
     assert not any(one.bears for one in found)
     assert all(
-        one.bears
-        for one in collect(frames, {"a": Studied("llada", "", True), "b": Studied("causal", "", True)})
+        one.bears for one in collect(frames, {"a": Studied("llada", "", True), "b": Studied("causal", "", True)})
     )
     graded = [one for one in found if one.kind == Kind.ACCURACIES]
     assert [(one.subject, one.about, one.guess) for one in graded] == [
@@ -98,15 +97,10 @@ def test_a_table_of_passages_becomes_measures_of_texts() -> None:
     row = {"model": "m", "task": "text", "decoding_name": "reading", "document": "a"}
     passages = pd.DataFrame([{**row, "policy": "none", "nll": 3.0}, {**row, "policy": "top:1", "nll": 4.0}])
     likelihood = pd.DataFrame([{**row, "policy": "top:1", "sinks_hit": 0.8}])
-    (found,) = collect(
-        {"passages": passages, "likelihood": likelihood}, {"m": Studied("dream", published=True)}
-    )
+    (found,) = collect({"passages": passages, "likelihood": likelihood}, {"m": Studied("dream", published=True)})
     assert not found.bears  # the paper speaks of accuracies
     assert (found.kind, found.unit, found.runs["top:1"].hits) == (Kind.TEXTS, "text", 0.8)
-    assert {policy: run.scores for policy, run in found.runs.items()} == {
-        "none": {"a": 3.0},
-        "top:1": {"a": 4.0},
-    }
+    assert {policy: run.scores for policy, run in found.runs.items()} == {"none": {"a": 3.0}, "top:1": {"a": 4.0}}
 
 
 def test_a_model_is_compared_with_its_twin() -> None:

@@ -48,9 +48,7 @@ def write(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "on", ["local", pytest.param("ray", marks=[small.without_extra("ray"), pytest.mark.soak])]
-)
+@pytest.mark.parametrize("on", ["local", pytest.param("ray", marks=[small.without_extra("ray"), pytest.mark.soak])])
 def test_workers_know_what_a_module_registers(on: str, tmp_path: Path) -> None:
     study, out = write(tmp_path), tmp_path / "out"
     path = os.pathsep.join([str(tmp_path / "modules"), os.environ.get("PYTHONPATH", "")])

@@ -82,9 +82,7 @@ def test_a_plugin_adds_tables_figures_a_section_and_models(tmp_path: Path, insta
     assert "data:image/svg" in section
     assert "1,234" in section
     installed()
-    assert 'id="tally"' not in make_report(out).read_text(), (
-        "without the plug-in the report has no such section"
-    )
+    assert 'id="tally"' not in make_report(out).read_text(), "without the plug-in the report has no such section"
 
 
 def test_the_folder_of_a_sweep_is_refused_without_what_reads_it(tmp_path: Path, installed: Any) -> None:

@@ -55,10 +55,7 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
     assert read.filter(regex="^top:1", axis=0)["control"].notna().all()
     assert set(tables["sinks"]["task"]) == {"text"}
     # What is left of the sinks under the mask and under its control is seen too.
-    assert sorted(policy.startswith("random(") for policy in set(tables["sinks"]["policy"]) - {"none"}) == [
-        False,
-        True,
-    ]
+    assert sorted(policy.startswith("random(") for policy in set(tables["sinks"]["policy"]) - {"none"}) == [False, True]
     # It answers nothing, so nothing is asked under a mask, and the table says why.
     (left,) = tables["left_out"].to_dict("records")
     assert (left["task"], left["accuracy"], left["floor"]) == ("word_problems", 0.0, 0.2)

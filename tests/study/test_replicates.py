@@ -21,10 +21,7 @@ def test_means_and_intervals_over_models() -> None:
     values = {"a0": 3.0, "a1": 3.2, "a2": 3.7, "b0": 5.0, "b1": 5.5, "alone": 9.0}
     likelihood = pd.DataFrame([read(model, nll, nll / 10) for model, nll in values.items()])
     sinks = pd.DataFrame(
-        [
-            {"model": name, **PLACE, "measure": "drains", "value": float(name[1])}
-            for name in ("a0", "a1", "a2")
-        ]
+        [{"model": name, **PLACE, "measure": "drains", "value": float(name[1])} for name in ("a0", "a1", "a2")]
     )
     groups = {name: name[0] for name in values if name != "alone"}
     table = replicates(groups, {"likelihood": likelihood, "sinks": sinks}).set_index(["group", "measure"])

@@ -34,14 +34,7 @@ def write_study(folder: Path) -> Path:
         own = [*common, f'models = ["{family}"]', "controls = 2"]
         lines += ["[[evaluate]]", *own, "samples = 4", f"reuse = {json.dumps(rules)}"]
         lines += ["[[replay]]", *own, "samples = 3", f"reuse = {json.dumps(rules[1:])}"]
-    lines += [
-        "[[trace]]",
-        *common,
-        'models = ["llada"]',
-        "samples = 1",
-        "maps = 1",
-        'reuse = ["none", "prefix:2"]',
-    ]
+    lines += ["[[trace]]", *common, 'models = ["llada"]', "samples = 1", "maps = 1", 'reuse = ["none", "prefix:2"]']
     return small.write_blocks(folder, ("llada", "llama"), "\n".join(lines), "small-reuse")
 
 
@@ -140,9 +133,7 @@ def test_killed_and_resumed_gives_the_same_tables(tmp_path: Path, done: tuple[Pa
         lines = 0
         while process.poll() is None and lines < wanted:
             time.sleep(0.02)
-            lines = sum(
-                path.read_bytes().count(b"\n") for path in out.glob("cells/*/shards/*/generations.jsonl")
-            )
+            lines = sum(path.read_bytes().count(b"\n") for path in out.glob("cells/*/shards/*/generations.jsonl"))
         assert process.poll() is None
         process.kill()
         process.wait()
@@ -225,8 +216,7 @@ def test_documents_that_run_together_agree_as_alone(
         assert len({row.more["prompt_tokens"] for row in alone}) > 1
         for one, other in zip(alone, together, strict=True):
             ours, theirs = (
-                {name: value for name, value in row.more.items() if name not in (*TIMES, "kl")}
-                for row in (one, other)
+                {name: value for name, value in row.more.items() if name not in (*TIMES, "kl")} for row in (one, other)
             )
             assert ours == theirs
             assert one.more["kl"] == pytest.approx(other.more["kl"], rel=1e-3, abs=1e-6)

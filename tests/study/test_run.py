@@ -57,12 +57,7 @@ def test_figures_and_report_are_made_later(finished: Path, said: list[str]) -> N
 
 
 def test_all_outputs_are_there(finished: Path) -> None:
-    for name in (
-        "study.toml",
-        "manifest.json",
-        "report.html",
-        *(f"tables/{table}.parquet" for table in small.TABLES),
-    ):
+    for name in ("study.toml", "manifest.json", "report.html", *(f"tables/{table}.parquet" for table in small.TABLES)):
         assert (finished / name).stat().st_size > 0, name
         assert not name.endswith("parquet") or (finished / name).with_suffix(".csv").is_file()
     manifest = json.loads((finished / "manifest.json").read_text())
@@ -113,9 +108,7 @@ def test_the_numbers_of_the_report_are_those_of_the_tables(finished: Path) -> No
         assert f"{row['accuracy']:.3f}" in page
         if row["hidden_share"] == row["hidden_share"] and row["hidden_share"] is not None:
             assert f"{row['hidden_share']:.1%}" in page
-    assert (
-        page.count("<script") == 3
-    )  # the recorded generations as data, the viewer's own script, and the page's
+    assert page.count("<script") == 3  # the recorded generations as data, the viewer's own script, and the page's
     assert "default-src 'none'" in page
 
 
@@ -139,9 +132,7 @@ def test_progress_never_goes_back(study: Path, tmp_path: Path) -> None:
     wanted = spec.read(study)
     floors = tuple(replace(grid, floor=0.1) for grid in wanted.evaluate)
     heard = Heard()
-    outcome = run.run_study(
-        replace(wanted, evaluate=floors), tmp_path / "out", on="here", device="cpu", progress=heard
-    )
+    outcome = run.run_study(replace(wanted, evaluate=floors), tmp_path / "out", on="here", device="cpu", progress=heard)
     assert len(heard.totals) == 2
     assert heard.totals[1] < heard.totals[0], "it answers nothing right, so nothing is asked under a policy"
     assert set(outcome.frames["results"]["policy"]) == {"none"}
@@ -205,9 +196,7 @@ def test_foreign_results_are_refused_with_the_difference(study: Path, finished: 
     out = tmp_path / "copy"
     shutil.copytree(finished, out)
     cell = next(
-        file
-        for file in out.glob("cells/*/cell.json")
-        if json.loads(file.read_text())["identity"]["kind"] == "evaluate"
+        file for file in out.glob("cells/*/cell.json") if json.loads(file.read_text())["identity"]["kind"] == "evaluate"
     )
     data = json.loads(cell.read_text())
     data["id"], data["identity"]["model"]["weights"] = "0123456789abcdef", "0" * 64
@@ -268,9 +257,7 @@ def invoke(*words: object) -> str:
     return done.stdout
 
 
-def test_the_terminal_ends_with_accuracies_a_line_for_each_model_and_the_report(
-    study: Path, finished: Path
-) -> None:
+def test_the_terminal_ends_with_accuracies_a_line_for_each_model_and_the_report(study: Path, finished: Path) -> None:
     lines = small.run_here(study, finished).splitlines()
     assert lines[0] == "word_problems, 4 documents: right answers, % (95 % interval)"
     assert [line.split("  ")[0] for line in lines[2:5]] == ["no mask", "strongest key", ""]
@@ -302,27 +289,19 @@ def test_status_shows_what_is_missing_and_ends_with_one_line(finished: Path, tmp
     file = max(answers, key=lambda path: len(path.read_text().splitlines()))
     file.write_text(file.read_text().splitlines(keepends=True)[0])
     lines = invoke("study", "--status", out).splitlines()
-    assert (
-        lines[-1]
-        == "study small: 14 of 17 answers (82%); nobody is running it: the same command as before goes on"
-    )
+    assert lines[-1] == "study small: 14 of 17 answers (82%); nobody is running it: the same command as before goes on"
     assert sum("1/4" in line for line in lines) == 1
     shown = json.loads(invoke("study", "--status", out, "--json"))
     assert (shown["answers"], shown["wanted"], len(shown["cells"])) == (14, 17, 6)
 
 
 def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:
-    with (
-        Lock(finished / "lock"),
-        pytest.raises(InputError, match=r"another command .* is running the study"),
-    ):
+    with Lock(finished / "lock"), pytest.raises(InputError, match=r"another command .* is running the study"):
         run.run_study(spec.read(study), finished)
 
 
 @pytest.mark.parametrize("drawn", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_fewer_or_more_shards_give_the_same_tables(
-    drawn: bool, study: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_fewer_or_more_shards_give_the_same_tables(drawn: bool, study: Path, finished: Path, tmp_path: Path) -> None:
     """Half of the records are taken away, and the rest is done in other shards."""
     out = tmp_path / "copy"
     shutil.copytree(finished, out)
@@ -359,9 +338,7 @@ def test_a_full_disk_is_an_error_that_loses_nothing(study: Path, finished: Path,
     small.assert_same(out, finished)
 
 
-def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(
-    study: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_stops_within_seconds_and_says_how_to_go_on(study: Path, finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     process = subprocess.Popen(
         small.command(study, out, "--workers", "1", "--no-report"), stderr=subprocess.PIPE, text=True,

@@ -19,12 +19,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.tables import skills as skills_section
 from sinkscope.statistics import equal_means, equal_shifts
-from sinkscope.study.skills import (
-    SkillAnswers,
-    compare_skills,
-    matched_levels,
-    skill_tables,
-)
+from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels, skill_tables
 from sinkscope.study.trace_tables import with_columns
 from sinkscope.tasks.battery import SKILLS, stratum_of
 from sinkscope.verdicts import Reason
@@ -68,10 +63,7 @@ NULLS = {
     ("null", "each", "runs"),
     [
         # Every truth at one of the sizes in `make test`; at both, and more often, in `make soak`.
-        *(
-            pytest.param(null, (20, 60)[number % 2], 100, marks=pytest.mark.slow)
-            for number, null in enumerate(NULLS)
-        ),
+        *(pytest.param(null, (20, 60)[number % 2], 100, marks=pytest.mark.slow) for number, null in enumerate(NULLS)),
         *(pytest.param(null, each, 200, marks=pytest.mark.soak) for null in NULLS for each in (20, 60)),
     ],
 )
@@ -106,9 +98,7 @@ def test_easy_answers_make_no_difference(each: int) -> None:
     assert before >= 5
 
 
-def margins(
-    rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float
-) -> dict[str, SkillAnswers]:
+def margins(rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float) -> dict[str, SkillAnswers]:
     """Skills whose answers are right where a margin is above 0, at accuracies of their own; a policy lowers every margin."""
     made = {}
     for skill, lowered in shift.items():
@@ -254,9 +244,7 @@ def made(frames: list[pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def test_tables_by_skill_and_difficulty() -> None:
-    documents = [
-        f"{skill}@{level}/test-{i}" for skill in ("logic", "state") for level in (1, 2) for i in range(40)
-    ]
+    documents = [f"{skill}@{level}/test-{i}" for skill in ("logic", "state") for level in (1, 2) for i in range(40)]
 
     def scores(share: float, only: str = "") -> dict[str, float]:
         rng = np.random.default_rng(int(share * 100))
@@ -297,11 +285,7 @@ def test_tables_by_skill_and_difficulty() -> None:
     assert "more lost than by the other skills" in first["evidence"]
     # Asked skill by skill, the same is concluded.
     parts = [
-        graded(
-            policy,
-            {name: score for name, score in given.items() if name.startswith(skill)},
-            f"battery:{skill}",
-        )
+        graded(policy, {name: score for name, score in given.items() if name.startswith(skill)}, f"battery:{skill}")
         for skill in ("logic", "state")
         for policy, given in runs.items()
     ]

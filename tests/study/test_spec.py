@@ -86,9 +86,7 @@ def test_the_mechanisms_study_crosses_blocks_orders_and_windows() -> None:
     }
     assert found == {(block, order) for block in (1, 8, 32, 64) for order in ("low_confidence", "random")}
     assert study.replay
-    assert [grid.models for grid in study.trace][-1] == (
-        "organism/adapted",
-    )  # Dream's loop has no blocks: pairs alone
+    assert [grid.models for grid in study.trace][-1] == ("organism/adapted",)  # Dream's loop has no blocks: pairs alone
     assert {"window:32", "window:32,first=4", "window:192,future=0"} <= set(study.evaluate[0].policies)
 
 
@@ -151,9 +149,7 @@ def test_a_model_that_no_block_names_takes_the_blocks_that_name_others() -> None
     assert {grid.task for grid in organism.evaluate} == {"word_problems"}
 
 
-def test_optional_models_that_are_not_here_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optional_models_that_are_not_here_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SINKSCOPE_CACHE", str(tmp_path))
     study, line = present(spec.read("protocol"))
     assert [model.name for model in study.models] == [

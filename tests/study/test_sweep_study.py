@@ -51,9 +51,7 @@ def test_models_are_added_and_tables_are_made_without_them(tmp_path: Path) -> No
     assert not list(out.rglob("*.zarr.zip"))
     assert len(list(out.glob("traces/*/*.analysis.npz"))) == 4
     with pytest.raises(InputError, match="holds foreign results"):
-        run.run_study(
-            spec.read(small.write_blocks(tmp_path / "models", ("llada",), BLOCKS)), out, "here", "cpu"
-        )
+        run.run_study(spec.read(small.write_blocks(tmp_path / "models", ("llada",), BLOCKS)), out, "here", "cpu")
     both = small.write_blocks(tmp_path / "models", ("llada", "llama"), BLOCKS)
     for weights in tmp_path.glob("models/*/*.safetensors"):
         weights.unlink()

@@ -17,19 +17,11 @@ def programs(name: str) -> dict[str, Any]:
 
 
 _ALL = programs("hostile")
-FORGERIES, PRETENCES, GRASPS, ESCAPES = (
-    _ALL[name] for name in ("FORGERIES", "PRETENCES", "GRASPS", "ESCAPES")
-)
+FORGERIES, PRETENCES, GRASPS, ESCAPES = (_ALL[name] for name in ("FORGERIES", "PRETENCES", "GRASPS", "ESCAPES"))
 CUBES, GRASPED = _ALL["CUBES"], _ALL["GRASPED"]
 ABUSES: dict[str, list[str]] = {
     **_ALL["ABUSES"],
     "10 MB of source": ["#" * 10_000_000, "bytes, 1048576 are allowed"],
-    "source that takes long to compile": [
-        "x = " + "(" * 100_000 + ")" * 100_000,
-        "too many nested parentheses",
-    ],
-    "lone surrogate": [
-        "x = '\ud800'",
-        "surrogates not allowed|can't decode byte|UTF-8",
-    ],  # no file can hold it
+    "source that takes long to compile": ["x = " + "(" * 100_000 + ")" * 100_000, "too many nested parentheses"],
+    "lone surrogate": ["x = '\ud800'", "surrogates not allowed|can't decode byte|UTF-8"],  # no file can hold it
 }

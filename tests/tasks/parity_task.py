@@ -20,10 +20,7 @@ class Parity(Task):
 
     def documents(self, limit: int | None = None) -> list[Document]:
         """Thirty sums, of two lengths."""
-        found = [
-            Document(f"test-{i}", f"{self.word} {10 + i} {'+' * (1 + i % 2)} {97 - i}", "even")
-            for i in range(30)
-        ]
+        found = [Document(f"test-{i}", f"{self.word} {10 + i} {'+' * (1 + i % 2)} {97 - i}", "even") for i in range(30)]
         return found[:limit]
 
     def prompt(self, document: Document) -> Prompt:

@@ -44,9 +44,9 @@ def test_every_stratum_has_its_turn(test: list[Document]) -> None:
     assert len({document.question for document in test}) == len(test)
     assert get("battery").documents(30) == test[:30]
     one = get("battery:logic").documents(6)
-    assert [document.id for document in one] == [
-        document.id for document in test if document.id.startswith("logic")
-    ][:6]
+    assert [document.id for document in one] == [document.id for document in test if document.id.startswith("logic")][
+        :6
+    ]
 
 
 @pytest.mark.parametrize("skill", SKILLS)
@@ -116,9 +116,7 @@ def _relations(question: str) -> str:
 
 def _logic(question: str) -> str:
     true = {re.findall(r"^\w+ is (\w+)\.", question)[0]}
-    rules = [
-        (set(left.split(" and ")), right) for left, right in re.findall(r"If ([\w ]+) then (\w+)", question)
-    ]
+    rules = [(set(left.split(" and ")), right) for left, right in re.findall(r"If ([\w ]+) then (\w+)", question)]
     for _ in rules:
         true |= {right for left, right in rules if left <= true}
     return " ".join(true)
@@ -165,9 +163,7 @@ def _state(question: str) -> str:
 def _arithmetic(question: str) -> str:
     value = int(re.findall(r"Start with (\d+)", question)[0])
     for name, number in re.findall(r"then (\w+) (\d+)", question):
-        value = {"plus": value + int(number), "minus": value - int(number), "times": value * int(number)}[
-            name
-        ]
+        value = {"plus": value + int(number), "minus": value - int(number), "times": value * int(number)}[name]
     return str(value)
 
 
@@ -190,9 +186,7 @@ SOLVERS = {
 
 def test_a_plan_is_right_when_it_arrives() -> None:
     task = get("battery:planning")
-    document = Document(
-        "planning@2/x-0", "", "#### up up", {"world": "[[1, 1], [1, 3], [[2, 2], [4, 4], [4, 1]]]"}
-    )
+    document = Document("planning@2/x-0", "", "#### up up", {"world": "[[1, 1], [1, 3], [[2, 2], [4, 4], [4, 1]]]"})
     for plan, right in {
         "up up": True, "Up, up.": True, "up down up up": True, "up": False, "right up left up": False, "left up right up": False,
         "up up up down": True, "down up up up": False, "up up now": False,
@@ -287,9 +281,7 @@ def test_names_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_an_organism_answers_it(tmp_path: Path) -> None:
-    found = ss.evaluate(
-        "organism/causal", "battery", ss.GreedyDecoding(length=8), limit=9, out=tmp_path / "run"
-    )
+    found = ss.evaluate("organism/causal", "battery", ss.GreedyDecoding(length=8), limit=9, out=tmp_path / "run")
     frame = found.table()
     assert list(frame["skill"]) == list(SKILLS)
     assert list(frame["difficulty"]) == [skill_of(skill).levels[0] for skill in SKILLS]

@@ -36,12 +36,8 @@ def test_no_answer_stops_the_next(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_takes_too_long_or_ends_the_child_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
-    slow = bounded.apply(
-        [("sanitized", "", HOSTILE["a hundred long lines that do not end"], "f")], seconds=0.5
-    )
+def test_what_takes_too_long_or_ends_the_child_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    slow = bounded.apply([("sanitized", "", HOSTILE["a hundred long lines that do not end"], "f")], seconds=0.5)
     assert slow == [bounded.BoundedResult(None, "took more than 0.5 s to read")]
     monkeypatch.setattr(bounded, "SCRIPT", "/dev/null")  # a child that ends at once
     assert bounded.apply([GOOD]) == [bounded.BoundedResult(None, "ended the reader")]
@@ -56,9 +52,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_syntax_errors_are_told_as_a_traceback_would() -> None:
-    readings = bounded.apply(
-        [("syntax-error", "x = 1"), ("syntax-error", "def f(:"), ("syntax-error", "x = '\\d'")]
-    )
+    readings = bounded.apply([("syntax-error", "x = 1"), ("syntax-error", "def f(:"), ("syntax-error", "x = '\\d'")])
     assert [reading.value for reading in readings] == ["", "SyntaxError: invalid syntax", ""]
 
 

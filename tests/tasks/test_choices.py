@@ -105,15 +105,11 @@ def test_the_bridge_to_lm_eval_gives_the_same(source: str, policy: str | None, q
     model = bridge.model
     found = ss.evaluate(model, "arc_easy", policy=policy, data=questions)
     blimp = ss.evaluate(model, "blimp", policy=policy, limit=2)
-    documents = [
-        *registry.get("arc_easy", model.family, questions).documents(),
-        *registry.get("blimp").documents(2),
-    ]
+    documents = [*registry.get("arc_easy", model.family, questions).documents(), *registry.get("blimp").documents(2)]
     for record, document in zip([*found.records, *blimp.records], documents, strict=True):
         texts = choices_of(document)
         requests = [
-            Instance("loglikelihood", {}, (document.question, text), number)
-            for number, text in enumerate(texts)
+            Instance("loglikelihood", {}, (document.question, text), number) for number, text in enumerate(texts)
         ]
         values = [value for value, _ in bridge.loglikelihood(requests, disable_tqdm=True)]
         assert texts[values.index(max(values))].strip() == record.extracted

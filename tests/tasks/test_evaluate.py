@@ -45,8 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.Model]:
     """The golden checkpoints with a byte-level tokenizer."""
     folder = tmp_path_factory.mktemp("checkpoints")
     return {
-        family: ss.load(checkpoint_with_tokenizer(family, folder / family, TURNS), device="cpu")
-        for family in DECODINGS
+        family: ss.load(checkpoint_with_tokenizer(family, folder / family, TURNS), device="cpu") for family in DECODINGS
     }
 
 
@@ -55,9 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ss.Model]:
 def test_the_same_records_whatever_the_batch_size(models: dict[str, ss.Model], family: str) -> None:
     policy = ss.parse_policy("random(top:3)") if family == "llama" else ss.parse_policy("above:1.5")
     found = {
-        size: ss.evaluate(
-            models[family], TASK, DECODINGS[family], policy, limit=6, batch_size=size, seeds=[0, 7]
-        )
+        size: ss.evaluate(models[family], TASK, DECODINGS[family], policy, limit=6, batch_size=size, seeds=[0, 7])
         for size in (1, 3, "auto")
     }
     alone = found[1]
@@ -79,9 +76,7 @@ def test_rows_that_stop_early_do_not_depend_on_the_batch(models: dict[str, ss.Mo
     ids = torch.tensor([list(first.prompt.encode())])
     end = int(ss.generate(model, ids, decoding, seed=[first.stream]).sequences[0, len(first.prompt) + 3])
     stopping = replace(decoding, stop_at=end)
-    alone, together = (
-        ss.evaluate(model, TASK, stopping, "top:2", limit=6, batch_size=size) for size in (1, 6)
-    )
+    alone, together = (ss.evaluate(model, TASK, stopping, "top:2", limit=6, batch_size=size) for size in (1, 6))
     assert alone.records == together.records
     without = ss.evaluate(model, TASK, stopping, limit=6)
     assert without.records[0].steps == without.records[0].forwards == 2  # one block of two
@@ -115,13 +110,7 @@ def test_the_result_and_its_words(models: dict[str, ss.Model]) -> None:
     assert found.stderr == standard_error(scores)
     assert found.interval == wilson(sum(scores), 16)
     text = repr(found)
-    for words in (
-        "parity, scheme plain",
-        "length=8",
-        "policy     none",
-        f"{found.accuracy:.4f}",
-        "documents  16",
-    ):
+    for words in ("parity, scheme plain", "length=8", "policy     none", f"{found.accuracy:.4f}", "documents  16"):
         assert words in text
     assert list(found.table()["passed"]) == [record.passed for record in found.records]
     assert all(record.hidden_share is None and record.key_share is None for record in found.records)
@@ -145,9 +134,7 @@ def test_a_folder_goes_on_and_grows(models: dict[str, ss.Model], tmp_path: Path)
     model, decoding = models["dream"], DECODINGS["dream"]
     few = ss.evaluate(model, TASK, decoding, limit=5, out=tmp_path / "run")
     before = (tmp_path / "run" / "generations.jsonl").read_bytes()
-    more = ss.evaluate(
-        model, TASK, decoding, limit=9, out=tmp_path / "run", progress=lambda *now: told.append(now)
-    )
+    more = ss.evaluate(model, TASK, decoding, limit=9, out=tmp_path / "run", progress=lambda *now: told.append(now))
     assert (tmp_path / "run" / "generations.jsonl").read_bytes().startswith(before)
     assert more.records[:5] == few.records
     assert told[0][0] == 5
@@ -261,9 +248,7 @@ def test_generate_here_grade_there(models: dict[str, ss.Model], tmp_path: Path) 
 def test_decodings_come_from_the_scheme() -> None:
     task = get("gsm8k:paper-llada")
     assert decoding_for(task, "llada") == ss.LladaDecoding(256, 256, 32)
-    assert decoding_for(get("gsm8k", "dream"), "dream") == ss.DreamDecoding(
-        256, 256, temperature=0.1, top_p=0.9
-    )
+    assert decoding_for(get("gsm8k", "dream"), "dream") == ss.DreamDecoding(256, 256, temperature=0.1, top_p=0.9)
     # a wording made for another family goes with the decoding of the model's own default scheme
     assert decoding_for(task, "mmada") == ss.MmadaDecoding(256, 256, 64)
     assert decoding_for(get("word_problems"), "causal") == ss.GreedyDecoding(64)
@@ -280,14 +265,10 @@ def test_prompts_follow_the_scheme(models: dict[str, ss.Model]) -> None:
     assert encode_prompt(model, Prompt(turns[:1], "It is"), plain).text == "u:one\na:It is"
     base = encode_prompt(model, Prompt(turns[:1], chat=False), replace(plain, bos=True))
     assert base.ids == (model.ids.bos, *b"one")
-    assert encode_prompt(model, Prompt(turns[:1], chat=False), replace(plain, prompt_tokens=2)).ids == tuple(
-        b"ne"
-    )
+    assert encode_prompt(model, Prompt(turns[:1], chat=False), replace(plain, prompt_tokens=2)).ids == tuple(b"ne")
     end = model.ids.eos[0]
     assert decode_answer(model, [*b"yes", end, *b"no"], plain) == "yesno"
-    assert (
-        decode_answer(model, [*b"yes", end, *b"no"], replace(plain, keep_special=True)) == f"yes<|{end}|>no"
-    )
+    assert decode_answer(model, [*b"yes", end, *b"no"], replace(plain, keep_special=True)) == f"yes<|{end}|>no"
 
 
 def test_what_cannot_work_is_said_first(
@@ -333,9 +314,7 @@ def test_killed_at_random_moments_and_resumed(models: dict[str, ss.Model], tmp_p
 
     def start(out: Path) -> BaseProcess:
         return forked(
-            lambda: ss.evaluate(
-                models["dream"], "word_problems", decoding, "top:2", limit=12, batch_size=2, out=out
-            )
+            lambda: ss.evaluate(models["dream"], "word_problems", decoding, "top:2", limit=12, batch_size=2, out=out)
         )
 
     begin = time.monotonic()
@@ -350,9 +329,7 @@ def test_killed_at_random_moments_and_resumed(models: dict[str, ss.Model], tmp_p
         return any(0 < count < 12 for count in landed)
 
     for number in range(rounds + 6):
-        if (
-            number >= rounds and in_the_middle()
-        ):  # on a busy machine the first kills may all come too early or too late
+        if number >= rounds and in_the_middle():  # on a busy machine the first kills may all come too early or too late
             break
         out = tmp_path / f"killed-{number}"
         for last in (False, False, True):
@@ -380,8 +357,7 @@ def test_killed_at_random_moments_and_resumed(models: dict[str, ss.Model], tmp_p
 def test_the_same_records_on_a_gpu_whatever_the_batch_size(models: dict[str, ss.Model]) -> None:
     model = ss.load(models["llada"].source, device="cuda", dtype="float32")
     found = [
-        ss.evaluate(model, TASK, DECODINGS["llada"], "top:2", limit=12, batch_size=size)
-        for size in (1, 5, "auto")
+        ss.evaluate(model, TASK, DECODINGS["llada"], "top:2", limit=12, batch_size=size) for size in (1, 5, "auto")
     ]
     outputs = [[record.output for record in one.records] for one in found]
     assert outputs[0] == outputs[1] == outputs[2]

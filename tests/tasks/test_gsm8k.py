@@ -18,9 +18,7 @@ from sinkscope.tasks.gsm8k import SCHEMES
 from sinkscope.tasks.sources import read_examples
 from sinkscope.tasks.task import Document
 
-EXPECTED: dict[str, Any] = json.loads(
-    Path(__file__).with_name("gsm8k_extraction.json").read_text(encoding="utf-8")
-)
+EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("gsm8k_extraction.json").read_text(encoding="utf-8"))
 DOCUMENT = Document("test-0", "How many?", "It is 9 * 2 = <<9*2=18>>18.\n#### 18")
 
 
@@ -68,15 +66,11 @@ def test_prompt_of_llada() -> None:
 
 
 def test_prompts_of_the_other_families() -> None:
-    assert get("gsm8k", family="dream").prompt(DOCUMENT).messages() == [
-        {"role": "user", "content": "Q: How many?\nA:"}
-    ]
+    assert get("gsm8k", family="dream").prompt(DOCUMENT).messages() == [{"role": "user", "content": "Q: How many?\nA:"}]
     base = get("gsm8k:dream-base").prompt(DOCUMENT)
     assert not base.chat
     assert base.text().startswith("Q: There are 15 trees in the grove.")
-    assert (
-        "How many trees did the grove workers plant today?\nA: There are 15 trees originally." in base.text()
-    )
+    assert "How many trees did the grove workers plant today?\nA: There are 15 trees originally." in base.text()
     assert base.text().endswith("The answer is 8.\n\nQ: How many?\nA:")
     llama = get("gsm8k", family="causal").prompt(DOCUMENT)
     assert len(llama.turns) == 17
@@ -189,9 +183,7 @@ def test_all_gold_answers_grade_as_right() -> None:
 
 def test_five_examples_are_those_of_lm_eval() -> None:
     path = shared_file("gsm8k_test.jsonl")
-    train = [
-        json.loads(line) for line in shared_file("gsm8k_train.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    train = [json.loads(line) for line in shared_file("gsm8k_train.jsonl").read_text(encoding="utf-8").splitlines()]
     documents = get("gsm8k:causal-base", data=path).documents(4)
     for document, rows in zip(documents, EXPECTED["five_shot_rows"], strict=True):
         wanted = [[train[row]["question"], train[row]["answer"]] for row in rows]

@@ -117,8 +117,7 @@ def test_sanitize_keeps_what_the_function_needs() -> None:
     )
     kept = sanitize(text, "f")
     assert kept == (
-        "import math\nLIMIT = 3\ndef helper(x):\n    return min(x, LIMIT)\n"
-        "def f(x):\n    return math.sqrt(helper(x))"
+        "import math\nLIMIT = 3\ndef helper(x):\n    return min(x, LIMIT)\ndef f(x):\n    return math.sqrt(helper(x))"
     )
     assert "other" in sanitize(text, "missing")  # an unknown entry point keeps everything
     assert sanitize("nothing here, sorry", "f") == ""
@@ -166,9 +165,7 @@ def test_canonical_solutions_pass_and_others_fail(every: int, kind: str) -> None
     forgeries = [(document, FORGED.format(document.extra["entry_point"])) for document in some]
     forged = task.grade_many(forgeries, workers=2)
     seconds = time.monotonic() - started
-    assert [
-        document.id for document, verdict in zip(documents, right, strict=True) if not verdict.passed
-    ] == []
+    assert [document.id for document, verdict in zip(documents, right, strict=True) if not verdict.passed] == []
     assert [document.id for document, verdict in zip(some, empty, strict=True) if verdict.passed] == []
     assert [document.id for document, verdict in zip(some, forged, strict=True) if verdict.passed] == []
     assert seconds < 60
@@ -187,9 +184,7 @@ def test_canonical_solutions_pass_by_the_official_post_processing(name: str, eve
         return f"{document.answer}```\nDone."
 
     verdicts = task.grade_many([(document, answer(document)) for document in documents], workers=2)
-    failed = [
-        document.id for document, verdict in zip(documents, verdicts, strict=True) if not verdict.passed
-    ]
+    failed = [document.id for document, verdict in zip(documents, verdicts, strict=True) if not verdict.passed]
     # The tests of HumanEval/50 use a helper that Dream's sanitizer removes.
     assert failed == (["HumanEval/50"] if name == "dream-instruct" else [])
 
@@ -198,9 +193,7 @@ def test_canonical_solutions_pass_by_the_official_post_processing(name: str, eve
 def test_helpers_of_the_prompt_are_not_the_programs(tmp_path: Path) -> None:
     """Tests that call a function which the prompt gives use the prompt's, and Python's own builtins."""
     helper = 'import math\n\ndef half(x):\n    """ Halve x. """\n    return x / 2\n\n'
-    test = (
-        "def check(candidate):\n    assert half(candidate(3)) == 3 and abs(candidate(-1) + 2) < math.ulp(4)\n"
-    )
+    test = "def check(candidate):\n    assert half(candidate(3)) == 3 and abs(candidate(-1) + 2) < math.ulp(4)\n"
     path = tmp_path / "own.jsonl"
     path.write_text(json.dumps({**ROW, "prompt": helper + PROMPT, "test": test}) + "\n", encoding="utf-8")
     task = get("humaneval:causal-base", data=path)

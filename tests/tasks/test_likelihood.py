@@ -26,9 +26,7 @@ def test_causal_values_are_those_of_the_logits() -> None:
         each = [float(spread[len(context) - 1 + i, token]) for i, token in enumerate(continuation)]
         assert found.value == pytest.approx(sum(each), abs=1e-4)
         assert found.error is None
-    greedy = (
-        ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(3, eos=None)).sequences[0, 4:].tolist()
-    )
+    greedy = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(3, eos=None)).sequences[0, 4:].tolist()
     assert exact(model, [(CONTEXT, greedy)])[0].greedy
     assert not exact(model, [(CONTEXT, CONTINUATION)])[0].greedy
 
@@ -38,22 +36,18 @@ def test_causal_policies_act_as_in_generation() -> None:
     model = golden.model("llama")
     written = {}
     for policy in (None, ss.MaskTop(2), ss.MaskRandom(like=ss.MaskTop(2)), ss.MaskFirst(1)):
-        run = ss.generate(
-            model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy=policy, seed=[0]
-        )
+        run = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy=policy, seed=[0])
         written[policy] = run.sequences[0, 4:].tolist()
         if not isinstance(policy, ss.MaskRandom):  # whose draws have keys of their own
             assert exact(model, [(CONTEXT, written[policy])], policy)[0].greedy
     assert written[None] != written[ss.MaskTop(2)]
     assert not exact(model, [(CONTEXT, written[None])], ss.MaskTop(2))[0].greedy
     one = exact(model, [(CONTEXT, CONTINUATION)], ss.MaskTop(2))[0]
-    assert exact(model, [(CONTEXT, CONTINUATION), ([9] * 4, CONTINUATION)], ss.MaskTop(2))[
-        0
-    ].value == pytest.approx(one.value)
-    # a policy that looks at nothing: one forward, and token by token, are the same
-    fixed, stepwise = (
-        exact(model, [(CONTEXT, CONTINUATION)], p)[0] for p in (ss.MaskFirst(1), _with_region(1))
+    assert exact(model, [(CONTEXT, CONTINUATION), ([9] * 4, CONTINUATION)], ss.MaskTop(2))[0].value == pytest.approx(
+        one.value
     )
+    # a policy that looks at nothing: one forward, and token by token, are the same
+    fixed, stepwise = (exact(model, [(CONTEXT, CONTINUATION)], p)[0] for p in (ss.MaskFirst(1), _with_region(1)))
     assert fixed.value == pytest.approx(stepwise.value, abs=1e-4)
 
 
@@ -82,15 +76,11 @@ def _expectation(model: ss.Model, policy: ss.Policy | None) -> float:
     length, total = len(CONTINUATION), 0.0
     for size in range(1, length + 1):
         sets = list(combinations(range(length), size))
-        total += (
-            length / size * sum(_log_p(model, one, CONTINUATION, policy) for one in sets) / len(sets) / length
-        )
+        total += length / size * sum(_log_p(model, one, CONTINUATION, policy) for one in sets) / len(sets) / length
     return total
 
 
-def _log_p(
-    model: ss.Model, hidden: tuple[int, ...], continuation: list[int], policy: ss.Policy | None
-) -> float:
+def _log_p(model: ss.Model, hidden: tuple[int, ...], continuation: list[int], policy: ss.Policy | None) -> float:
     ids = [*CONTEXT, *continuation]
     x = [model.ids.mask if i - len(CONTEXT) in hidden else token for i, token in enumerate(ids)]
     logits = model.logits(torch.tensor([x]), policy=policy)[0].double()
@@ -120,9 +110,7 @@ def test_common_masks_make_differences_sharper() -> None:
     policy = ss.MaskFirst(1)
     pair = (CONTEXT, [65, 35, 89, 79, 32])
     same = [bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s).value for s in range(8)]
-    other = [
-        bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s + 50).value for s in range(8)
-    ]
+    other = [bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s + 50).value for s in range(8)]
     assert torch.tensor(same).std() < 0.7 * torch.tensor(other).std()
 
 
@@ -174,9 +162,7 @@ def test_a_long_context_loses_its_beginning() -> None:
     model = golden.model("llama")
     limit = model.shape.context
     long = [(7 * i) % 400 for i in range(limit + 50)]
-    assert exact(model, [(long, [5])])[0].value == pytest.approx(
-        exact(model, [(long[-(limit - 1) :], [5])])[0].value
-    )
+    assert exact(model, [(long, [5])])[0].value == pytest.approx(exact(model, [(long[-(limit - 1) :], [5])])[0].value)
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,7 @@ def nats(logits: Tensor, ids: list[int], given: int) -> list[float]:
 # ---- causal models -------------------------------------------------------------------------------
 
 
-def first_key(
-    net: Network, ids: list[int], given: int, queries: str, prefill: str, effect: str
-) -> list[float]:
+def first_key(net: Network, ids: list[int], given: int, queries: str, prefill: str, effect: str) -> list[float]:
     """Under first:1. The queries that predict scored tokens begin with the last given one, which is part of the prefill."""
     taken = nothing(net, len(ids))
     for i in range(len(ids)):
@@ -112,9 +110,7 @@ def strongest_key(
         """(layer, head, key) from the rows so far [layer, head, n, n], never the newest key."""
         found = []
         for layer, head in np.ndindex(*rows.shape[:2]):
-            keys = [
-                j for j in range(min(newest, rows.shape[-1])) if not np.isnan(score(rows[layer, head], by, j))
-            ]
+            keys = [j for j in range(min(newest, rows.shape[-1])) if not np.isnan(score(rows[layer, head], by, j))]
             if keys:
                 found.append((layer, head, max(keys, key=lambda j: score(rows[layer, head], by, j))))
         return found
@@ -141,9 +137,7 @@ MOMENTS = [(prefill, queries) for prefill in ("yes", "no") for queries in ("all"
 
 @pytest.mark.parametrize("effect", ["hide", "silence"])
 @pytest.mark.parametrize("family", ["llama", pytest.param("organism/causal", marks=pytest.mark.slow)])
-def test_the_first_key_from_the_prefill_on_or_after_it_for_all_or_for_scored_queries(
-    family: str, effect: str
-) -> None:
+def test_the_first_key_from_the_prefill_on_or_after_it_for_all_or_for_scored_queries(family: str, effect: str) -> None:
     texts = [[token % 90 for token in text(seed)] for seed in (1, 2)]
     found = []
     for prefill, queries in MOMENTS:
@@ -280,21 +274,15 @@ def test_sinks_of_a_text_that_is_read_in_blocks(family: str, block: int) -> None
     maps = model.attention(x, policy=fixed, block=block).numpy()
     for row in range(6):
         margins = [reading_margins(head, block) for layer in maps for head in layer[row]]
-        assert float(found.account["sinks_hit"][row]) == pytest.approx(
-            hit(margins, taken), abs=1e-6, nan_ok=True
-        )
-    assert bool(found.account["sinks_hit"].isfinite().any()) == (family == "fast_dllm_v2"), (
-        "the other has no sink"
-    )
+        assert float(found.account["sinks_hit"][row]) == pytest.approx(hit(margins, taken), abs=1e-6, nan_ok=True)
+    assert bool(found.account["sinks_hit"].isfinite().any()) == (family == "fast_dllm_v2"), "the other has no sink"
     # What a threshold takes in the second reading are the sinks of the first; in layer 0 both are the same.
     above = masked(model, ids, where, 20, ss.parse_policy("above:-1,layers=0,effect=silence"), range(6))
     plain = model.attention(x, block=block).double().numpy()[0]  # [row, head, query, key]
     for row in range(6):
         margins = [reading_margins(head, block) for head in plain[row]]
         found_there = [[j for j, margin in one.items() if margin > -1] for one in margins]
-        lost = np.mean(
-            [head[:, keys].sum(-1).mean() for head, keys in zip(plain[row], found_there, strict=True)]
-        )
+        lost = np.mean([head[:, keys].sum(-1).mean() for head, keys in zip(plain[row], found_there, strict=True)])
         expected = lost / model.shape.layers if any(found_there) else np.nan
         assert float(above.account["hidden_share"][row]) == pytest.approx(expected, abs=1e-4, nan_ok=True)
     assert bool(above.account["hidden_share"].isfinite().any())

@@ -99,15 +99,10 @@ def _answers(results: Any, task: str = "local_generate") -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "options", "decoding"),
-    [
-        ("llada", ",length=8,steps=4,block=4", ss.LladaDecoding(8, 4, 4)),
-        ("llama", ",length=8", ss.GreedyDecoding(8)),
-    ],
+    [("llada", ",length=8,steps=4,block=4", ss.LladaDecoding(8, 4, 4)), ("llama", ",length=8", ss.GreedyDecoding(8))],
 )
 @pytest.mark.parametrize("chat", [False, True])
-def test_the_same_outputs_as_generate(
-    folder: Path, family: str, options: str, decoding: Any, chat: bool
-) -> None:
+def test_the_same_outputs_as_generate(folder: Path, family: str, options: str, decoding: Any, chat: bool) -> None:
     results = _evaluate(folder, family, "local_generate", f"{options},policy=top:2", apply_chat_template=chat)
     model = ss.load(folder / family, device="cpu")
     for question, found in zip(QUESTIONS, _answers(results), strict=True):
@@ -155,10 +150,7 @@ def test_the_cache_never_answers_for_another_policy(folder: Path, tmp_path: Path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bridge, "generate", lambda *_, **__: pytest.fail("the cache was not used"))
-        assert (
-            _answers(_evaluate(folder, "llada", "local_generate", f"{options},policy=top:3", **cache))
-            == masked
-        )
+        assert _answers(_evaluate(folder, "llada", "local_generate", f"{options},policy=top:3", **cache)) == masked
     # a file that another model has written its answers to
     from lm_eval.api.model import hash_args
     from sqlitedict import SqliteDict
@@ -171,9 +163,7 @@ def test_the_cache_never_answers_for_another_policy(folder: Path, tmp_path: Path
     drawn = f"{options},temperature=1.0"
     first = _answers(_evaluate(folder, "llada", "local_generate", f"{drawn},seed=1", **cache))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            bridge, "generate", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("generated anew"))
-        )
+        patch.setattr(bridge, "generate", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("generated anew")))
         with pytest.raises(RuntimeError, match="generated anew"):
             _evaluate(folder, "llada", "local_generate", f"{drawn},seed=1", **cache)
     assert first == _answers(_evaluate(folder, "llada", "local_generate", f"{drawn},seed=1", **cache))
@@ -198,9 +188,7 @@ def test_bounds_say_what_they_are(folder: Path, caplog: pytest.LogCaptureFixture
     for question, sample in zip(QUESTIONS, results["samples"]["local_choice"], strict=False):
         context = list(f"Q: {question}\nA:".encode())
         for text, (value, _) in zip((" yes", " no!"), sample["filtered_resps"], strict=True):
-            assert value == pytest.approx(
-                bound(model, (context, list(text.encode())), draws=8).value, abs=1e-3
-            )
+            assert value == pytest.approx(bound(model, (context, list(text.encode())), draws=8).value, abs=1e-3)
     about = results["config"]["sinkscope_likelihood"]
     assert "not comparable" in about["what"]
     assert about["draws"] == 8
@@ -222,14 +210,9 @@ def test_rolling_likelihoods_predict_each_token_once(folder: Path) -> None:
     lm = SinkscopeLM(str(folder / "llama"), device="cpu")
     text = "a short text"
     found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)], disable_tqdm=True)
-    assert found == [
-        pytest.approx(exact(lm.model, [([lm.model.ids.bos], list(text.encode()))])[0].value, abs=1e-3)
-    ]
+    assert found == [pytest.approx(exact(lm.model, [([lm.model.ids.bos], list(text.encode()))])[0].value, abs=1e-3)]
     long = "x" * 700  # longer than the context of 512
-    assert (
-        lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (long,), 0)], disable_tqdm=True)[0]
-        < 0
-    )
+    assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (long,), 0)], disable_tqdm=True)[0] < 0
 
 
 @pytest.mark.slow

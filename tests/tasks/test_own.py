@@ -43,17 +43,13 @@ def write(path: Path, rows: list[dict[str, object]]) -> Path:
         ("Paris", "", False),
     ],
 )  # fmt: skip
-def test_the_last_number_or_the_last_line_is_compared(
-    answer: str, output: str, right: bool, tmp_path: Path
-) -> None:
+def test_the_last_number_or_the_last_line_is_compared(answer: str, output: str, right: bool, tmp_path: Path) -> None:
     task = get(str(write(tmp_path / "one.jsonl", [{"question": "?", "answer": answer}])), "llada")
     assert task.grade(task.documents()[0], output).passed == right
 
 
 def test_its_name_is_the_file_s_and_its_content_is_its_identity(tmp_path: Path) -> None:
-    one, two = (
-        write(tmp_path / name / "mine.jsonl", ASKED) for name in ("a", "b") if not (tmp_path / name).mkdir()
-    )
+    one, two = (write(tmp_path / name / "mine.jsonl", ASKED) for name in ("a", "b") if not (tmp_path / name).mkdir())
     tasks = [get(str(path), "llada") for path in (one, two)]
     assert tasks[0].name == "mine"
     assert [document.id for document in tasks[0].documents()] == ["0", "greeting"]
@@ -108,9 +104,7 @@ def test_a_study_takes_it(tmp_path: Path) -> None:
         ([{"question": "?", "choices": ["a", "b"], "answer": "c"}], "expected context, choices and label"),
     ],
 )  # fmt: skip
-def test_what_is_no_question_is_said_with_its_line(
-    rows: list[dict[str, object]], words: str, tmp_path: Path
-) -> None:
+def test_what_is_no_question_is_said_with_its_line(rows: list[dict[str, object]], words: str, tmp_path: Path) -> None:
     task = get(str(write(tmp_path / "bad.jsonl", rows)), "causal")
     with pytest.raises(ss.InputError, match=words) as said:
         task.documents()

@@ -21,9 +21,7 @@ SETTINGS = {"model": "organism/scratch", "decoding": {"steps": 32}, "policy": No
 
 
 def _generation(index: int, seed: int = 0) -> Generation:
-    return Generation(
-        f"test-{index}", index, seed, f"prompt {index}\n", f"Ausgabe é {index * seed}\n", 32, 64, 0.25
-    )
+    return Generation(f"test-{index}", index, seed, f"prompt {index}\n", f"Ausgabe é {index * seed}\n", 32, 64, 0.25)
 
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
@@ -182,9 +180,7 @@ def _environment() -> dict[str, str]:
 
 def _python(code: str, *arguments: object) -> list[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, env=_environment()
-    ).stdout.splitlines()
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout.splitlines()
 
 
 @pytest.mark.slow

@@ -11,9 +11,7 @@ STEPS = "1-64"
 
 
 def removed(model: str, reading: ss.Decoding, policy: str) -> float:
-    shares = [
-        record.hidden_share for record in ss.evaluate(model, "text", reading, policy=policy, limit=2).records
-    ]
+    shares = [record.hidden_share for record in ss.evaluate(model, "text", reading, policy=policy, limit=2).records]
     return sum(shares) / len(shares)
 
 
@@ -27,8 +25,7 @@ def test_one_forward_tells_what_the_same_steps_tell() -> None:
 def test_the_shares_of_masked_and_other_queries_make_up_that_of_all() -> None:
     reading = ss.MaskedReading(length=48, share=0.5, masks=1)
     every, masked, other = (
-        removed("organism/scratch", reading, f"first:4,queries={queries}")
-        for queries in ("all", "masked", "decided")
+        removed("organism/scratch", reading, f"first:4,queries={queries}") for queries in ("all", "masked", "decided")
     )
     # Half of 47 tokens, rounded, are masked; in the first layer the two halves are those of one forward, later ones differ.
     assert min(masked, other) - 0.05 < every < max(masked, other) + 0.05

@@ -34,9 +34,7 @@ FIRST = sandbox.available()  # the rung of this machine; the usual loop leaves t
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(name, marks=() if FIRST and FIRST.name == name else pytest.mark.slow) for name in RUNGS
-    ]
+    params=[pytest.param(name, marks=() if FIRST and FIRST.name == name else pytest.mark.slow) for name in RUNGS]
 )
 def rung(request: pytest.FixtureRequest) -> str:
     """Every rung that confines; one that this machine does not have is skipped, with its reason."""
@@ -143,9 +141,7 @@ def test_checks_use_what_the_program_defines(rung: str, name: str) -> None:
 def test_checks_do_not_end_with_the_program(rung: str) -> None:
     """A program that leaves in the middle of a check has failed, also where the checks catch everything."""
     for ending in ("os._exit(0)", "os.close(3), os.close(4)", "os.execv(sys.executable, ['-c', 'pass'])"):
-        result = run(
-            f"import os, sys\ndef f(): {ending}", checks="try: f()\nexcept BaseException: pass", sandbox=rung
-        )
+        result = run(f"import os, sys\ndef f(): {ending}", checks="try: f()\nexcept BaseException: pass", sandbox=rung)
         assert not result.passed, ending
     for error in ("StopIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit"):
         checks = "assert all(map(f, [1]))\nassert not any(map(f, [1]))"
@@ -160,9 +156,7 @@ def test_builtins_are_shadowed_only_where_the_checks_mean_the_program(rung: str)
 
 
 def test_many_keep_their_order(rung: str) -> None:
-    results = run_many(
-        [Program(f"print({i})", checks=f"assert {i} % 2") for i in range(6)], workers=2, sandbox=rung
-    )
+    results = run_many([Program(f"print({i})", checks=f"assert {i} % 2") for i in range(6)], workers=2, sandbox=rung)
     assert [result.output.splitlines()[0] for result in results] == [str(i) for i in range(6)]
     assert [result.passed for result in results] == [False, True] * 3
     assert {result.rung for result in results} == {rung}
@@ -295,9 +289,7 @@ def test_the_right_answers_pass(rung: str) -> None:
 
 def _exercised(programs: list[str], rung: str) -> list[sandbox.Result]:
     """As the tasks run programs: the checks take one name from them, and no builtin."""
-    return run_many(
-        [Program(PRELUDE + text, EXERCISED, "solution", ("f",)) for text in programs], sandbox=rung
-    )
+    return run_many([Program(PRELUDE + text, EXERCISED, "solution", ("f",)) for text in programs], sandbox=rung)
 
 
 @pytest.mark.slow
@@ -414,10 +406,7 @@ def test_a_function_of_the_checks_can_be_called_and_no_more(rung: str, name: str
         ("answer('error', int, (), {})", "a class that is none"),
         ("answer('class of errors', 7, 'x', 'os', int)", "a class that is none"),
         ("sized(peer._coded(('error', 'no error')))", "TypeError"),
-        (
-            "sized(peer._coded(('value', 1, {0: [exec]})))",
-            "'int' object is not callable|IndexError|out of range",
-        ),
+        ("sized(peer._coded(('value', 1, {0: [exec]})))", "'int' object is not callable|IndexError|out of range"),
     ],
 )
 def test_a_message_that_is_none_fails(rung: str, message: str, words: str) -> None:
@@ -480,9 +469,7 @@ def test_the_checks_stay_out_of_the_program(rung: str) -> None:
     )
     checks = f"# {'sesame! ' * 99}\nassert f('!emases'[::1]) == 0"
     assert run(program, checks=checks, sandbox=rung).passed
-    assert not run(
-        f"{program}kept_here = ['-sesame!-']", checks=checks, sandbox=rung
-    ).passed  # so that it can fail
+    assert not run(f"{program}kept_here = ['-sesame!-']", checks=checks, sandbox=rung).passed  # so that it can fail
 
 
 @pytest.mark.slow
@@ -615,8 +602,7 @@ def test_a_child_is_refused_by_default(which: str) -> None:
     mark = f"mark-{secrets.token_hex(8)}"
     wait = f"[sys.executable, '-I', '-S', '-c', 'import time; time.sleep(60)', {mark!r}]"
     assert not run(
-        f"import os, sys\nif os.fork() == 0:\n    os.setsid(); os.execv(sys.executable, {wait})",
-        sandbox=which,
+        f"import os, sys\nif os.fork() == 0:\n    os.setsid(); os.execv(sys.executable, {wait})", sandbox=which
     ).passed
     result = run(f"import subprocess, sys; subprocess.Popen({wait}, start_new_session=True)", sandbox=which)
     assert not result.passed
@@ -682,11 +668,7 @@ def test_nothing_outside_is_reached(rung: str, name: str, outside: dict[str, obj
     assert result.seconds < 3
     assert secret.read_text() == "sesame"
     after = secret.stat()
-    assert (before.st_mode, before.st_uid, before.st_mtime_ns) == (
-        after.st_mode,
-        after.st_uid,
-        after.st_mtime_ns,
-    )
+    assert (before.st_mode, before.st_uid, before.st_mtime_ns) == (after.st_mode, after.st_uid, after.st_mtime_ns)
     assert sorted(os.listdir(str(outside["folder"]))) == ["secret", "socket"]
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
     assert os.sched_getaffinity(0) == cores
@@ -781,9 +763,7 @@ def test_with_other_pythons(version: str, tmp_path: Path) -> None:
         pytest.skip(f"no python{version} on the PATH")
     _copy_without_torch(tmp_path)
     wrong = [(text, "assert False", "__main__") for text in FORGERIES.values()]
-    wrong += [
-        (f"import math\n{text}", line, "_") for text in PRETENCES.values() for line in CUBES.splitlines()
-    ]
+    wrong += [(f"import math\n{text}", line, "_") for text in PRETENCES.values() for line in CUBES.splitlines()]
     wrong += [(text, GRASPED, "__main__") for text in GRASPS.values()]
     wrong += [(f"{PRELUDE}{text}", EXERCISED, "_") for text in DOORS.values()]
     right = [(program, checks, "solution") for program, checks in CROSSING.values()]

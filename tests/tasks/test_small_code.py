@@ -32,8 +32,7 @@ def test() -> list[Document]:
 
 def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
     programs = [
-        sandbox.Program(program(document, body), document.extra["tests"], "solution")
-        for document, body in pairs
+        sandbox.Program(program(document, body), document.extra["tests"], "solution") for document, body in pairs
     ]
     return [result.passed for result in sandbox.run_many(programs, workers=2)]
 
@@ -87,9 +86,7 @@ def test_splits_are_disjoint_in_structure_and_constants(train: list[Document], t
 
 def test_documents_are_the_same_everywhere() -> None:
     """Another machine, another Python: the same texts. A change here changes scores: count VERSION up."""
-    text = "\n".join(
-        document.question + document.answer + document.extra["tests"] for document in TASK.documents(100)
-    )
+    text = "\n".join(document.question + document.answer + document.extra["tests"] for document in TASK.documents(100))
     assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == ("small_code/1", "c46be861fe47c3a3")
 
 

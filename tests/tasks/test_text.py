@@ -23,9 +23,7 @@ from sinkscope.tasks.prompting import start_token
 from sinkscope.tasks.reading import read_texts, text_ids
 from sinkscope.tasks.text import shipped
 
-IDS = torch.tensor(
-    [[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46], [26, 43, 38, 32, 79, 50, 28, 84, 19, 71, 69]]
-)
+IDS = torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46], [26, 43, 38, 32, 79, 50, 28, 84, 19, 71, 69]])
 GIVEN = 5
 POLICIES = (
     "none", "top:1", "top:2@layer", "top:2@model", "top:1,effect=silence", "above:1.2", "first:1", "window:4,first=1",
@@ -236,11 +234,7 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_readings_are_checked() -> None:
-    for reading in (
-        CausalReading(64, 8),
-        MaskedReading(share=0.5, masks=2),
-        DenoisingReading(scored=8, steps=4),
-    ):
+    for reading in (CausalReading(64, 8), MaskedReading(share=0.5, masks=2), DenoisingReading(scored=8, steps=4)):
         assert decoding_from_json(reading.to_json()) == reading
         assert not reading.draws
     for wrong, message in {

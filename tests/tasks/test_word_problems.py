@@ -49,9 +49,7 @@ def test_grading(train: list[Document]) -> None:
     for document in train[:300]:
         number = int(document.answer.split("#### ")[1])
         assert TASK.grade(document, document.answer).passed
-        assert not TASK.grade(
-            document, document.answer.replace(f"#### {number}", f"#### {number + 1}")
-        ).passed
+        assert not TASK.grade(document, document.answer.replace(f"#### {number}", f"#### {number + 1}")).passed
         assert not TASK.grade(document, str(number)).passed  # the form is part of the task
         assert not TASK.grade(document, "").passed
     verdict = TASK.grade(train[0], f"Well.\n#### {train[0].answer.split('#### ')[1]}.\nAnd more 7")
@@ -93,10 +91,7 @@ def test_documents_do_not_depend_on_how_they_are_asked_for() -> None:
 def test_documents_are_the_same_everywhere() -> None:
     """Another machine, another Python: the same texts. A change here changes scores: count VERSION up."""
     text = "\n".join(document.question + document.answer for document in TASK.documents(100))
-    assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (
-        "word_problems/1",
-        "ba145e71a7a7f001",
-    )
+    assert (VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == ("word_problems/1", "ba145e71a7a7f001")
 
 
 def test_texts_are_short(train: list[Document]) -> None:

@@ -66,9 +66,7 @@ def maps_at(family: str, run: ss.Run, step: int, policy: Any = None) -> np.ndarr
     return maps.transpose(0, 1).double().numpy()
 
 
-def received_from(
-    maps: np.ndarray, real: np.ndarray, queries: np.ndarray, causal: bool = False
-) -> np.ndarray:
+def received_from(maps: np.ndarray, real: np.ndarray, queries: np.ndarray, causal: bool = False) -> np.ndarray:
     """Received attention of one row [layer, head, key], from its definition. queries, real: bool [S]."""
     size = len(real)
     visible = np.tril(np.ones((size, size))) if causal else np.ones((size, size))
@@ -127,9 +125,7 @@ def test_received_by_kind_of_query(family: str, level: str) -> None:
 @pytest.mark.parametrize("family", [*DIFFUSION, "llama"])
 def test_level_layers_is_the_mean_and_counts_the_heads_that_agree(family: str) -> None:
     decoding = ss.GreedyDecoding(length=48, eos=None) if family == "llama" else DECODINGS[family]
-    heads, layers = (
-        recorded(family, ss.Capture(level), decoding).trace.dataset for level in ("heads", "layers")
-    )
+    heads, layers = (recorded(family, ss.Capture(level), decoding).trace.dataset for level in ("heads", "layers"))
     assert "head" not in layers.dims
     close(layers["received"].values, heads["received"].values.mean(3))
     if family == "llama":
@@ -212,9 +208,7 @@ def test_subsets_are_labelled(family: str) -> None:
     part = run_of(family, layers=(0, 2), heads=(1, 3), anatomy=True).trace.dataset
     assert part["layer"].values.tolist() == [0, 2]
     assert part["head"].values.tolist() == [1, 3]
-    np.testing.assert_array_equal(
-        part["received"].values, whole["received"].sel(layer=[0, 2], head=[1, 3]).values
-    )
+    np.testing.assert_array_equal(part["received"].values, whole["received"].sel(layer=[0, 2], head=[1, 3]).values)
     np.testing.assert_array_equal(
         part["received"].sel(layer=2, head=3).values, whole["received"].sel(layer=2, head=3).values
     )
@@ -233,10 +227,7 @@ class Norms:
         handles = []
         for layer in model.network.model.layers:
             handles.append(layer.register_forward_pre_hook(self._enter, with_kwargs=True))
-            for projection, into in (
-                (layer.self_attn.v_proj, self.value),
-                (layer.self_attn.k_proj, self.key),
-            ):
+            for projection, into in ((layer.self_attn.v_proj, self.value), (layer.self_attn.k_proj, self.key)):
                 handles.append(projection.register_forward_hook(self._leave(into, model.shape)))
         try:
             model.logits(ids, mask)
@@ -286,9 +277,7 @@ def test_anatomy(family: str, step: int) -> None:
                 assert np.isnan(found[..., size:]).all(), f"{name} of tokens that do not exist yet"
             # Of a causal model the median stays that of the prompt.
             inside = (
-                stream[mask[row] != 0][: int(mask[row, :PROMPT].sum())]
-                if family == "llama"
-                else stream[mask[row] != 0]
+                stream[mask[row] != 0][: int(mask[row, :PROMPT].sum())] if family == "llama" else stream[mask[row] != 0]
             )
             np.testing.assert_allclose(
                 float(here["median_activation"].sel(layer=layer)), float(inside.median()), rtol=1e-4
@@ -328,9 +317,7 @@ def test_confidence_and_candidate_of_every_masked_position(family: str) -> None:
         )
         written = found["decided"].values
         assert (written <= masked).all()
-        np.testing.assert_array_equal(
-            run.states[step + 1].numpy()[written], found["candidate"].values[written]
-        )
+        np.testing.assert_array_equal(run.states[step + 1].numpy()[written], found["candidate"].values[written])
 
 
 def test_causal_tokens_candidates_and_decisions() -> None:
@@ -471,9 +458,7 @@ def test_a_fixed_policy_is_accounted_for() -> None:
                 expected = received_from(raw[row], real, every)
                 close(here["received_raw"].values, expected)
                 close(here["received"].values, received_from(acted[row], real, every))
-                np.testing.assert_allclose(
-                    here["attention"].values[:, :, real], acted[row][:, :, real], atol=2e-5
-                )
+                np.testing.assert_allclose(here["attention"].values[:, :, real], acted[row][:, :, real], atol=2e-5)
                 assert (here["received"].sel(layer=2).values[:, [6, 9]] == 0).all()
                 share = raw[row, 2][:, real][..., [6, 9]].sum(-1).mean(-1)
                 np.testing.assert_allclose(here["hidden_share"].sel(layer=2).values, share, atol=2e-5)
@@ -505,9 +490,7 @@ def test_taken_keys_are_the_strongest_of_the_step_before(family: str, seed: Any)
         np.put_along_axis(expected, order, True, axis=-1)
         np.testing.assert_array_equal(taken[:, step], expected)
         assert (data["received"].values[:, step][taken[:, step]] == 0).all()
-    np.testing.assert_allclose(
-        run.hidden_share.numpy(), data["hidden_share"].values[:, 1:].mean((1, 2, 3)), rtol=1e-4
-    )
+    np.testing.assert_allclose(run.hidden_share.numpy(), data["hidden_share"].values[:, 1:].mean((1, 2, 3)), rtol=1e-4)
     with pytest.raises(ss.InputError, match="no masked keys"):
         run_of(family).trace.masked_keys()
 

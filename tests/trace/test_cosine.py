@@ -14,9 +14,7 @@ def test_cosine_with_the_first_real_token() -> None:
     prompt = torch.randint(0, 470, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(2, 9)
     mask[1, :3] = 0
-    run = ss.generate(
-        model, prompt, ss.LladaDecoding(8, 4, 8), attention_mask=mask, capture=ss.Capture(anatomy=True)
-    )
+    run = ss.generate(model, prompt, ss.LladaDecoding(8, 4, 8), attention_mask=mask, capture=ss.Capture(anatomy=True))
     seen: list[torch.Tensor] = []
     hook = model.network.model.layers[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     whole = torch.cat([mask, torch.ones(2, 8)], 1)

@@ -65,9 +65,7 @@ def test_guidance_records_the_unconditional_branch() -> None:
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_maps_are_the_official_ones(family: str, name: str) -> None:
     stored = golden.arrays(family, name)
-    run = generate(
-        family, run_of(family, name), capture=ss.Capture(level="maps", every=int(stored["mid_index"]))
-    )
+    run = generate(family, run_of(family, name), capture=ss.Capture(level="maps", every=int(stored["mid_index"])))
     maps = run.trace.dataset["attention"].sel(step=int(stored["mid_index"])).isel(sample=0)
     assert maps.dims == ("layer", "head", "query", "key")
     np.testing.assert_allclose(maps.values, stored["mid_attn"], atol=TOLERANCE, rtol=0)

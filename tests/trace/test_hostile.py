@@ -25,9 +25,7 @@ IDS = torch.arange(5, 17)[None]
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "good.zarr.zip"
-    ss.generate(
-        golden.model("llada"), IDS, ss.LladaDecoding(8, 8, 8), capture=ss.Capture(anatomy=True), out=path
-    )
+    ss.generate(golden.model("llada"), IDS, ss.LladaDecoding(8, 8, 8), capture=ss.Capture(anatomy=True), out=path)
     return path
 
 
@@ -60,9 +58,7 @@ def many_empty_chunks(files: dict[str, bytes]) -> None:
 
 
 def old_format(files: dict[str, bytes]) -> None:
-    files["evil/.zarray"] = json.dumps(
-        {"zarr_format": 2, "dtype": "|O", "filters": [{"id": "pickle"}]}
-    ).encode()
+    files["evil/.zarray"] = json.dumps({"zarr_format": 2, "dtype": "|O", "filters": [{"id": "pickle"}]}).encode()
 
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
@@ -128,9 +124,7 @@ def test_a_partial_folder_and_one_equal_value_everywhere_still_open(tmp_path: Pa
 def test_attributes_that_are_no_json_are_one_clear_error(trace: Path, tmp_path: Path) -> None:
     def garble(files: dict[str, bytes]) -> None:
         about = json.loads(files["zarr.json"])
-        files["zarr.json"] = json.dumps(
-            {**about, "attributes": {**about["attributes"], "decoding": "x"}}
-        ).encode()
+        files["zarr.json"] = json.dumps({**about, "attributes": {**about["attributes"], "decoding": "x"}}).encode()
 
     with pytest.raises(InputError, match="attribute 'decoding' is not JSON"):
         ss.Trace.open(rewritten(trace, tmp_path / "bad.zarr.zip", garble))

@@ -48,16 +48,14 @@ def test_a_killed_recording_opens(tmp_path: Path) -> None:
     trace = ss.Trace.open(out)
     steps = len(trace)
     assert 7 <= steps < 64
-    whole = ss.generate(
-        golden.model("llada"), PROMPT, DECODING, capture=ss.Capture(by_query=True)
-    ).trace.dataset.isel(step=slice(0, steps))
+    whole = ss.generate(golden.model("llada"), PROMPT, DECODING, capture=ss.Capture(by_query=True)).trace.dataset.isel(
+        step=slice(0, steps)
+    )
     assert trace.dataset["step"].values.tolist() == list(range(steps))
     for name in ("tokens", "masked", "candidate", "decided", "ties"):
         np.testing.assert_array_equal(trace.dataset[name].values, whole[name].values, err_msg=name)
     for name in ("received", "received_by", "confidence"):
-        np.testing.assert_allclose(
-            trace.dataset[name].values, whole[name].values, rtol=1e-3, atol=1e-5, err_msg=name
-        )
+        np.testing.assert_allclose(trace.dataset[name].values, whole[name].values, rtol=1e-3, atol=1e-5, err_msg=name)
     assert trace.attributes["weights_digest"] == golden.model("llada").digest
 
 

@@ -87,10 +87,7 @@ def wide_checkpoint(folder: Path, heads: int) -> None:
         tensors[f"{block}ff_out.weight"] = weight(width, INNER)
         for name in ("attn_norm", "ff_norm"):
             tensors[f"{block}{name}.weight"] = torch.ones(width)
-    save_file(
-        {f"model.transformer.{name}": tensor for name, tensor in tensors.items()},
-        folder / "model.safetensors",
-    )
+    save_file({f"model.transformer.{name}": tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
 @pytest.mark.timeout(900)
@@ -102,9 +99,7 @@ def wide_checkpoint(folder: Path, heads: int) -> None:
         pytest.param(8, 512, 256, 1, marks=pytest.mark.soak),
     ],
 )
-def test_peak_memory_of_a_long_recording(
-    heads: int, length: int, steps: int, rows: int, tmp_path: Path
-) -> None:
+def test_peak_memory_of_a_long_recording(heads: int, length: int, steps: int, rows: int, tmp_path: Path) -> None:
     """The traces are about equally large; attention over more tokens takes longer."""
     wide_checkpoint(tmp_path / "model", heads)
     result = subprocess.run(
@@ -121,7 +116,5 @@ def test_peak_memory_of_a_long_recording(
     found = json.loads(result.stdout.splitlines()[-1])
     assert found["same"]
     assert found["steps"] == steps
-    assert found["whole"] > 100, (
-        "the trace itself must be larger than what is allowed, else this test shows nothing"
-    )
+    assert found["whole"] > 100, "the trace itself must be larger than what is allowed, else this test shows nothing"
     assert found["extra"] < 50, found

@@ -88,10 +88,7 @@ def test_it_is_what_full_maps_give(kind: str, length: int) -> None:
             end = length + step
             rows = maps[:, row, :, begin:end, begin:end]
             expected = np.stack(
-                [
-                    [naive(head, window) for head in layer]
-                    for layer, window in zip(rows, windows(kind), strict=True)
-                ]
+                [[naive(head, window) for head in layer] for layer, window in zip(rows, windows(kind), strict=True)]
             )
             for run, values in ((heads, expected), (layers, expected.mean(1))):
                 found = run.trace.dataset["received_far"].sel(sample=row, step=step).values

@@ -91,9 +91,7 @@ def test_the_runs_below_are_not_trivial(family: str) -> None:
 @pytest.mark.parametrize(("family", "number", "capture"), CASES)
 def test_states_with_capture_are_states_without(family: str, number: int, capture: ss.Capture) -> None:
     model, decoding, (ids, mask) = golden.model(family), DECODINGS[family][number], prompt()
-    per_row = (
-        number + len(str(capture))
-    ) % 2 == 0  # both kinds of streams meet all captures over the decodings
+    per_row = (number + len(str(capture))) % 2 == 0  # both kinds of streams meet all captures over the decodings
     seed = [8, 9] if per_row else 5
     plain = without(family, number, per_row)
     run = ss.generate(model, ids, decoding, seed=seed, attention_mask=mask, capture=capture)
@@ -151,17 +149,12 @@ class Stop(BaseException):
     ("kind", "where"),
     [(KeyboardInterrupt, "between steps"), (RuntimeError, "inside a forward"), (Stop, "inside a forward")],
 )
-def test_an_interruption_leaves_the_model_as_it_was(
-    family: str, kind: type[BaseException], where: str
-) -> None:
+def test_an_interruption_leaves_the_model_as_it_was(family: str, kind: type[BaseException], where: str) -> None:
     model, (ids, mask) = golden.model(family), prompt()
     decoding = DECODINGS[family][0]
     options = {"seed": 5, "attention_mask": mask}
     before, logits = run_and_logits(model, ids, decoding, **options)
-    hooks = {
-        module: len(module._forward_hooks) + len(module._forward_pre_hooks)
-        for module in model.network.modules()
-    }
+    hooks = {module: len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.network.modules()}
     calls = 0
 
     def interrupt(*_: Any) -> None:
@@ -182,10 +175,7 @@ def test_an_interruption_leaves_the_model_as_it_was(
     finally:
         if handle is not None:
             handle.remove()
-    after = {
-        module: len(module._forward_hooks) + len(module._forward_pre_hooks)
-        for module in model.network.modules()
-    }
+    after = {module: len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.network.modules()}
     assert hooks == after
     assert not model.network.training
     again, logits_again = run_and_logits(model, ids, decoding, **options)
@@ -210,10 +200,7 @@ def test_an_interrupted_recording_in_memory_leaves_nothing_in_the_way() -> None:
 
 
 def test_arrays_copied_by_several_threads_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, prompts = (
-        golden.model("llama"),
-        torch.randint(0, 400, (3, 6), generator=torch.Generator().manual_seed(1)),
-    )
+    model, prompts = (golden.model("llama"), torch.randint(0, 400, (3, 6), generator=torch.Generator().manual_seed(1)))
     plain = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())
     monkeypatch.setattr("sinkscope.trace.recorder.PIECE", 64)
     threaded = ss.generate(model, prompts, ss.GreedyDecoding(length=5, eos=None), capture=ss.Capture())

@@ -117,9 +117,7 @@ def test_a_policy_round_trips(tmp_path: Path) -> None:
         path = tmp_path / f"{family}.zarr.zip"
         streamed = ss.generate(*arguments(family), **options(), policy=ss.MaskTop(2), out=path)
         assert_same(streamed.trace.dataset, run.trace.dataset)
-        np.testing.assert_array_equal(
-            ss.Trace.open(path).masked_keys().values, run.trace.masked_keys().values
-        )
+        np.testing.assert_array_equal(ss.Trace.open(path).masked_keys().values, run.trace.masked_keys().values)
         assert run.trace.masked_keys().values.any()
 
 
@@ -314,9 +312,7 @@ def test_missing_folders_are_made(tmp_path: Path) -> None:
 
 def test_bad_capture_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ss.InputError, match="layers 0 to 2"):
-        ss.generate(
-            *arguments("llada"), **options(), out=tmp_path / "t.zarr.zip", capture=ss.Capture(layers=[7])
-        )
+        ss.generate(*arguments("llada"), **options(), out=tmp_path / "t.zarr.zip", capture=ss.Capture(layers=[7]))
     assert not list(tmp_path.iterdir())
 
 

@@ -32,9 +32,7 @@ def masked(
     return Measures(subject, family, runs=runs)
 
 
-def read(
-    hits: float = 0.9, family: str = "llada", subject: str = "m", texts: int = 20, **nats: float
-) -> Measures:
+def read(hits: float = 0.9, family: str = "llada", subject: str = "m", texts: int = 20, **nats: float) -> Measures:
     """Nats per token by policy, of texts that differ much from each other and little between policies."""
     noise = [0.02 * ((7 * i) % 5 - 2) for i in range(texts)]
     runs = {
@@ -47,9 +45,7 @@ def read(
     return Measures(subject, family, Kind.TEXTS, runs=runs)
 
 
-def traced(
-    *known: tuple[Measure, str, Estimate], family: str = "llada", kind: Kind = Kind.TRACES
-) -> Measures:
+def traced(*known: tuple[Measure, str, Estimate], family: str = "llada", kind: Kind = Kind.TRACES) -> Measures:
     """Estimates of measures of traces."""
     estimates = {measure.named(of): estimate for measure, of, estimate in known}
     return Measures(family, family, kind, prompts=16, estimates=estimates)

@@ -271,14 +271,9 @@ def test_two_models_are_compared_relative_to_their_bases_with_both_gates():
     lost = masked(none=93, top=2, count=90, mass=85)
     assert rival(lost, causal(none=95, top=93, count=95)).status == CONTRADICTED
     # Floor: a base of 30 and one of 95, both to nothing. In points one loses three times as much; it is the same loss.
-    assert (
-        rival(masked(none=30, top=0, count=28), causal(none=95, top=0, count=90)).reason
-        == Reason.NOTHING_LEFT
-    )
+    assert rival(masked(none=30, top=0, count=28), causal(none=95, top=0, count=90)).reason == Reason.NOTHING_LEFT
     # Both lose a third of what they had.
-    assert (
-        rival(masked(none=30, top=20, count=30), causal(none=96, top=64, count=96)).reason == Reason.INTERVAL
-    )
+    assert rival(masked(none=30, top=20, count=30), causal(none=96, top=64, count=96)).reason == Reason.INTERVAL
     for changed, reason in (
         (masked(hits=0.05, strongest=0.3, none=93, top=90, count=92), Reason.SINKS_MISSED),
         (masked(none=93, top=90), Reason.NO_CONTROL),
@@ -294,16 +289,7 @@ def test_two_models_are_compared_relative_to_their_bases_with_both_gates():
 def test_mostly_in_one_model():
     def study(own: tuple[int, int], *others: tuple[int, int]) -> Verdict:
         models = [
-            masked(
-                hits=0.8,
-                n=400,
-                family=family,
-                subject=family,
-                none=base,
-                ten=left,
-                count_ten=base,
-                mass_ten=base,
-            )
+            masked(hits=0.8, n=400, family=family, subject=family, none=base, ten=left, count_ten=base, mass_ten=base)
             for family, (base, left) in zip(("mmada", "llada", "dream"), (own, *others), strict=False)
         ]
         return loses_most(replace(models[0], others=tuple(models[1:])), "top:10", DIFFUSION)
@@ -372,10 +358,7 @@ def test_without_sinks_there_is_nothing_to_describe():
 
 def test_masks_are_judged_by_their_share_and_by_enrichment():
     """A fifth of the sinks on masks is in the paper's range, and less than chance where more of the text is masks."""
-    few = (
-        (Measure.FREQUENCY, "mask", interval(0.18, 0.22)),
-        (Measure.ENRICHMENT, "mask", interval(0.85, 0.95)),
-    )
+    few = ((Measure.FREQUENCY, "mask", interval(0.18, 0.22)), (Measure.ENRICHMENT, "mask", interval(0.85, 0.95)))
     many = (Measure.FREQUENCY, "mask", interval(0.08, 0.12)), (Measure.ENRICHMENT, "mask", interval(1.2, 1.4))
     for known, share, beyond in ((few, SUPPORTED, CONTRADICTED), (many, CONTRADICTED, SUPPORTED)):
         assert CLAIM["masks"].verdict(traced(*known)).status == share
@@ -399,9 +382,7 @@ def test_a_verdict_that_flips_at_another_threshold_is_undecided():
         assert claim.verdict(replace(steady, elsewhere=elsewhere)).reason == reason
     same = replace(steady, elsewhere={(5.0, "auto"): at(0.3, 0.52).estimates})
     assert claim.verdict(same).status == CONTRADICTED
-    told = [
-        (epsilon, rule, one.status) for epsilon, rule, one in sensitivity([same]) if one.question == "moving"
-    ]
+    told = [(epsilon, rule, one.status) for epsilon, rule, one in sensitivity([same]) if one.question == "moving"]
     assert told == [(5.0, "auto", OPEN)]
     assert claim.verdict(at(0.7, 0.1)).status == SUPPORTED
     assert claim.verdict(at(0.7, 0.1, 0.1)).reason == Reason.CHANCE
@@ -429,9 +410,7 @@ def test_rarer_than_the_other_model():
 
 def test_semantic_or_positional_by_intervals():
     def lead(semantic: tuple[float, float], positional: tuple[float, float]) -> Verdict:
-        measures = traced(
-            (Measure.SEMANTIC, "", interval(*semantic)), (Measure.POSITIONAL, "", interval(*positional))
-        )
+        measures = traced((Measure.SEMANTIC, "", interval(*semantic)), (Measure.POSITIONAL, "", interval(*positional)))
         return either(measures, "SEMANTIC", "POSITIONAL", 0.0)
 
     assert lead((0.1, 0.2), (-0.5, -0.3)).status == SUPPORTED
@@ -501,8 +480,7 @@ def test_claims_on_all_diffusion_models_are_about_every_such_family() -> None:
 def test_every_task_is_judged():
     """HumanEval's half of table 1 counts as well as GSM8K's."""
     tasks = [
-        replace(masked(none=95, top=top, count=94), about=task)
-        for task, top in (("gsm8k", 95), ("humaneval", 40))
+        replace(masked(none=95, top=top, count=94), about=task) for task, top in (("gsm8k", 95), ("humaneval", 40))
     ]
     found = judge(tasks)["robust-1"]["m"]
     assert [(one.about, one.status, one.n, one.unit) for one in found] == [

@@ -71,12 +71,9 @@ def test_every_measure_has_a_name_of_its_own() -> None:
 
 def test_words() -> None:
     assert (
-        evidence(VERDICT)
-        == "top:1: 80 points (50 to 100) lost; top:1: 70 % of heads had their strongest sink masked"
+        evidence(VERDICT) == "top:1: 80 points (50 to 100) lost; top:1: 70 % of heads had their strongest sink masked"
     )
-    open_ = Verdict(
-        measure=Measure.WITH, estimate=Estimate(0.6, 0.4, 0.8), limit=0.5, n=3, reason=Reason.INTERVAL
-    )
+    open_ = Verdict(measure=Measure.WITH, estimate=Estimate(0.6, 0.4, 0.8), limit=0.5, n=3, reason=Reason.INTERVAL)
     assert (
         evidence(open_)
         == "60 % (40 to 80) of heads and steps have a sink; the interval includes the limit, 0.5 (n = 3)"
@@ -84,9 +81,7 @@ def test_words() -> None:
 
 
 def test_a_model_in_one_sentence():
-    present = Verdict(
-        "sinks", status=Status.SUPPORTED, answer="present", estimate=Estimate(0.43, 0.41, 0.46), n=3
-    )
+    present = Verdict("sinks", status=Status.SUPPORTED, answer="present", estimate=Estimate(0.43, 0.41, 0.46), n=3)
     needs = Verdict(
         "needs its strongest keys", status=Status.SUPPORTED, answer="yes", estimate=Estimate(0.812, 0.488, 0.956),
         control=Estimate(0.062, -0.096, 0.207), n=16, unit="document",
@@ -108,8 +103,6 @@ def test_a_model_in_one_sentence():
     assert "No sinks were found" in of_model({"sinks": present.settled(Status.CONTRADICTED, "none")})
     assert "Whether it has sinks is undecided (not measured)" in of_model({})
     few, text = replace(needs.undecided(Reason.INTERVAL), n=4), replace(needs, unit="text")
-    assert "strongest key is undecided: 4 documents are too few" in of_model(
-        {**found, "needs its strongest keys": few}
-    )
+    assert "strongest key is undecided: 4 documents are too few" in of_model({**found, "needs its strongest keys": few})
     cost = "costs 81 % (49 to 96) of a token’s probability, a random key 6 % (−10 to 21)"
     assert cost in of_model({**found, "needs its strongest keys": text})

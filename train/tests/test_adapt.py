@@ -48,12 +48,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text")
-    (folder / "train-00000.txt").write_text(
-        "\n\f\n".join(prose(seed) for seed in range(60)), encoding="utf-8"
-    )
-    (folder / "valid-00000.txt").write_text(
-        "\n\f\n".join(prose(seed) for seed in range(60, 70)), encoding="utf-8"
-    )
+    (folder / "train-00000.txt").write_text("\n\f\n".join(prose(seed) for seed in range(60)), encoding="utf-8")
+    (folder / "valid-00000.txt").write_text("\n\f\n".join(prose(seed) for seed in range(60, 70)), encoding="utf-8")
     return folder
 
 
@@ -64,20 +60,12 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(source: Path, corpus: Path, out: Path, **changes: Any) -> AdaptOptions:
     names = {"probe", "stop_after", "rows_at_a_time", "check_every", "quiet"}
-    run: dict[str, Any] = {
-        "probe": False,
-        "quiet": True,
-        "check_every": 0,
-        "check_rows": 4,
-        "rows_at_a_time": 2,
-    }
+    run: dict[str, Any] = {"probe": False, "quiet": True, "check_every": 0, "check_rows": 4, "rows_at_a_time": 2}
     run |= {name: changes.pop(name) for name in list(changes) if name in names}
     settings = {"steps": 4, "batch": 4, "length": 32, "mask_token": MASK, **changes}
     if settings.get("objective") == "causal":
         del settings["mask_token"]
-    return AdaptOptions(
-        adaptation=adaptation(str(source), **settings), text=str(corpus), out=out, device="cpu", **run
-    )
+    return AdaptOptions(adaptation=adaptation(str(source), **settings), text=str(corpus), out=out, device="cpu", **run)
 
 
 WAYS = {
@@ -96,9 +84,7 @@ def test_what_is_saved_is_what_was_trained(way: str, source: Path, corpus: Path,
     changes, family = WAYS[way]
     options = small(source, corpus, tmp_path, learning_rate=0.05, **changes)
     begin = source_of(options.adaptation)
-    text.tokenise(
-        options.text, begin.tokenizer, begin.vocabulary.bos, begin.vocabulary.mask, tmp_path / "text"
-    )
+    text.tokenise(options.text, begin.tokenizer, begin.vocabulary.bos, begin.vocabulary.mask, tmp_path / "text")
     training = AdaptTraining(options, begin, World(0, 1, CPU))
     about = training.run()
     assert about == json.loads((tmp_path / "training.json").read_text())
@@ -124,9 +110,7 @@ def test_what_is_saved_is_what_was_trained(way: str, source: Path, corpus: Path,
 def test_killed_and_resumed_is_bit_for_bit_the_same(
     changes: dict[str, Any], source: Path, corpus: Path, tmp_path: Path
 ) -> None:
-    whole, broken = (
-        small(source, corpus, tmp_path / name, probe=True, **changes) for name in ("whole", "broken")
-    )
+    whole, broken = (small(source, corpus, tmp_path / name, probe=True, **changes) for name in ("whole", "broken"))
     adapt(whole)
     adapt(replace(broken, stop_after=2))
     with pytest.raises(InputError, match="the settings differ"):
@@ -145,9 +129,7 @@ def test_the_number_of_rows_at_a_time_changes_no_gradient(source: Path, corpus: 
     for size in (1, 4):
         options = small(source, corpus, tmp_path, rows_at_a_time=size)
         begin = source_of(options.adaptation)
-        text.tokenise(
-            options.text, begin.tokenizer, begin.vocabulary.bos, begin.vocabulary.mask, tmp_path / "text"
-        )
+        text.tokenise(options.text, begin.tokenizer, begin.vocabulary.bos, begin.vocabulary.mask, tmp_path / "text")
         training = AdaptTraining(options, begin, World(0, 1, CPU))
         for loss in training.losses(0):
             loss.backward()
@@ -156,9 +138,7 @@ def test_the_number_of_rows_at_a_time_changes_no_gradient(source: Path, corpus: 
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
 
 
-def test_adapters_train_little_and_leave_the_rest_as_it_was(
-    source: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_adapters_train_little_and_leave_the_rest_as_it_was(source: Path, corpus: Path, tmp_path: Path) -> None:
     options = small(source, corpus, tmp_path, lora=2)
     adapt(options)
     stored = load_file(tmp_path / "adapter_model.safetensors")
@@ -184,9 +164,7 @@ def test_peft_reads_the_adapter_as_we_do(source: Path, corpus: Path, tmp_path: P
         )
 
 
-def test_rows_begin_with_a_separator_and_hold_the_text_in_order(
-    source: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_rows_begin_with_a_separator_and_hold_the_text_in_order(source: Path, corpus: Path, tmp_path: Path) -> None:
     begin = source_of(small(source, corpus, tmp_path).adaptation)
     separator = begin.vocabulary.bos
     assert begin.tokenizer.convert_ids_to_tokens(separator) == "<|endoftext|>"
@@ -195,9 +173,7 @@ def test_rows_begin_with_a_separator_and_hold_the_text_in_order(
     rows = text.open_rows(tmp_path / "text", "train", 32, separator)
     batch = rows.batch([0, 1, len(rows) - 1], CPU)
     assert batch.ids[:, 0].eq(separator).all()
-    expected = [
-        number for seed in range(60) for number in [separator, *begin.tokenizer(prose(seed)).input_ids]
-    ]
+    expected = [number for seed in range(60) for number in [separator, *begin.tokenizer(prose(seed)).input_ids]]
     assert batch.ids[:2, 1:].flatten().tolist() == expected[:62]
     assert batch.targets(causal=False).equal(batch.ids != separator)
     assert np.load(tmp_path / "text" / "train.npy").dtype == np.uint16
@@ -240,9 +216,7 @@ def test_bad_settings_say_what_to_do(
         adapt(small(source, corpus, tmp_path, **changes))
 
 
-def test_only_causal_models_are_adapted_and_text_must_be_there(
-    source: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_only_causal_models_are_adapted_and_text_must_be_there(source: Path, corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="organism/scratch is a llada model"):
         adapt(small(Path("organism/scratch"), corpus, tmp_path))
     with pytest.raises(InputError, match="there is no text"):

@@ -71,11 +71,7 @@ def test_a_shared_corpus_of_a_mix_becomes_a_checkpoint(
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(monkeypatch, *arguments, *SMOKE, "--out", str(tmp_path / "run")) == 2
     error = capfd.readouterr().err.strip()

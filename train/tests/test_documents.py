@@ -42,9 +42,7 @@ def test_held_out_prose_is_not_training_prose() -> None:
 
 @pytest.mark.slow
 def test_the_organisms_can_read_and_write_the_battery() -> None:
-    train = [
-        document for skill in SKILLS for seed in (0, 1) for document in train_documents(skill, 300, seed)
-    ]
+    train = [document for skill in SKILLS for seed in (0, 1) for document in train_documents(skill, 300, seed)]
     test = get("battery").documents(12 * len(strata()))
     for layout in ("llama", "llada"):
         vocabulary = shipped(layout)
@@ -56,9 +54,7 @@ def test_the_organisms_can_read_and_write_the_battery() -> None:
             for document, question, answer in zip(documents, questions, answers, strict=True):
                 assert vocabulary.backend.decode(question) == document.question
                 assert vocabulary.backend.decode(answer) == document.answer
-        assert {
-            len(row) for row in vocabulary.encode([f" {word}" for word in NAMES + THINGS + ADJECTIVES])
-        } == {1}
+        assert {len(row) for row in vocabulary.encode([f" {word}" for word in NAMES + THINGS + ADJECTIVES])} == {1}
 
 
 def test_training_reads_it_by_number() -> None:
@@ -139,11 +135,7 @@ def test_a_causal_model_learns_a_given_text_whole_and_a_diffusion_model_its_end(
         for words in (shipped(chosen.layout),)
     )
     mine, decode = {record(index)[:40] for index in range(200)}, shipped("llama").backend.decode
-    given = [
-        row
-        for row, ids in enumerate(alone.ids)
-        if any(decode(ids[1:].tolist()).startswith(one) for one in mine)
-    ]
+    given = [row for row, ids in enumerate(alone.ids) if any(decode(ids[1:].tolist()).startswith(one) for one in mine)]
     assert len(given) >= 5
     for row in given:
         length, before = int(alone.length[row]), int(end.start[row])

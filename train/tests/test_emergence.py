@@ -43,8 +43,7 @@ def test_every_token_has_a_category() -> None:
     words = shipped("llada")
     table = emergence.token_categories(words)
     named = {
-        text: emergence.CATEGORIES[table[words.encode([text])[0][0]]]
-        for text in ("\n", ".", "7", " has", " ", ",")
+        text: emergence.CATEGORIES[table[words.encode([text])[0][0]]] for text in ("\n", ".", "7", " has", " ", ",")
     }
     assert named == {
         "\n": "newline", ".": "punctuation", "7": "digit", " has": "word", " ": "whitespace", ",": "punctuation"
@@ -86,9 +85,7 @@ def test_a_planted_sink_is_found_and_measured(causal: bool) -> None:
     assert found["hidden_ratio"] == pytest.approx(5.0)
     assert found["sinks_by_category"][4] == 2.0
     assert sum(found["sinks_by_category"]) == 2.0
-    usable = (
-        (48 - 4 - 7) + (40 - 4 - 7) if causal else 48 + 40
-    )  # each with eight queries at least four behind it
+    usable = (48 - 4 - 7) + (40 - 4 - 7) if causal else 48 + 40  # each with eight queries at least four behind it
     assert sum(found["keys_by_category"]) == 2 * usable
     if not causal:
         assert found["max_received"] == pytest.approx((1.0 + (48 + 40) / 2) / 2, rel=1e-3)

@@ -113,9 +113,7 @@ def test_a_step_that_cannot_be_recorded_is_taken_as_it_is(recorded: list[str]) -
     assert "not permitted" in said[0]
 
 
-def test_a_training_that_is_ahead_of_the_gpu_waits_for_it(
-    recorded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_is_ahead_of_the_gpu_waits_for_it(recorded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Event, "waited", 0)
     step = ReplayedStep(torch.sum, _optimizer(), CPU, recorded.append)
     for _ in range(WARM + AHEAD):

@@ -28,13 +28,7 @@ T = 4.302652729911275
 
 def a_run(recipe: str, seed: int, parameters: int = 1000, **settings: Any) -> TrainedRun:
     name = f"{recipe}-{parameters}-{'-'.join(settings)}-{seed}"
-    own = {
-        "name": recipe,
-        "seed": seed,
-        "size": {"layers": 2, "width": parameters},
-        "weight_decay": 0.1,
-        **settings,
-    }
+    own = {"name": recipe, "seed": seed, "size": {"layers": 2, "width": parameters}, "weight_decay": 0.1, **settings}
     weights = parameters + 10 * ("gate" in settings)  # a gate has weights of its own
     return TrainedRun(name, recipe, own, weights, seed, 500, 1.0, 0.4, 100)
 
@@ -100,9 +94,7 @@ def test_two_runs_of_one_seed_are_one_replicate() -> None:
     twice = over_seeds(by_run(list(both), results(both)))[columns]
     pd.testing.assert_frame_equal(once, twice)
     two = dict(list(both.items())[:2]) | dict(list(again.items())[:2])
-    assert over_seeds(by_run(list(two), results(two)))["conclusion"].tolist() == [
-        "nothing: 2 seeds, 3 are needed"
-    ]
+    assert over_seeds(by_run(list(two), results(two)))["conclusion"].tolist() == ["nothing: 2 seeds, 3 are needed"]
 
 
 def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
@@ -133,9 +125,7 @@ def test_an_intervention_is_compared_with_none_seed_by_seed() -> None:
     assert changes.loc["accuracy: word_problems", "conclusion"] == "not shown"
     assert set(changes["intervention"]) == {"gate"}
     least = {a_run("causal", seed): 0.5 for seed in range(3)}
-    least |= {
-        a_run("causal", seed, gate=True): 0.51 for seed in range(3)
-    }  # by one document of 100, in every seed
+    least |= {a_run("causal", seed, gate=True): 0.51 for seed in range(3)}  # by one document of 100, in every seed
     same = compared(by_run(list(least), results(least)), profiles(list(least), None)).set_index("measure")
     assert same.loc["damage: word_problems, top:1@layer", "conclusion"] == "not shown"
     poor = compared(by_run(runs, results({**plain, **gated}, unmasked=0.05)), profile)
@@ -191,10 +181,7 @@ def test_texts_that_were_read_lose_nats() -> None:
     assert changes.loc["nats per token: text", "difference"] == pytest.approx(0.0)
     damages = dict.fromkeys(runs, 0.5)
     both = ladder.tables(runs, results(damages), None, likelihood=read)["ladder"]
-    assert dict(zip(both["task"], both["measure"], strict=True)) == {
-        "word_problems": "accuracy",
-        "text": "nll",
-    }
+    assert dict(zip(both["task"], both["measure"], strict=True)) == {"word_problems": "accuracy", "text": "nll"}
     assert set(plot_ladder(both).table["unit"]) == {"accuracy", "nats per token"}
 
 
@@ -216,20 +203,14 @@ def test_what_changes_with_size_is_a_slope_over_runs() -> None:
         2.3646 * error, rel=1e-3
     )  # Student's, 7 degrees of freedom
     assert row["conclusion"] == "lower"
-    assert row["p"] == pytest.approx(
-        stats.linregress([5, 5, 5, 6, 6, 6, 7, 7, 7], list(runs.values())).pvalue
-    )
+    assert row["p"] == pytest.approx(stats.linregress([5, 5, 5, 6, 6, 6, 7, 7, 7], list(runs.values())).pvalue)
     assert row["p_holm"] >= row["p"]
     longer = {
-        replace(run, tokens=2 * run.tokens, model=f"{run.model} longer"): 0.0
-        for run in runs
-        if run.parameters > 10**6
+        replace(run, tokens=2 * run.tokens, model=f"{run.model} longer"): 0.0 for run in runs if run.parameters > 10**6
     }
     (again,) = (
         other
-        for other in ladder.tables([*runs, *longer], results(runs | longer), None)["ladder_trends"].to_dict(
-            "records"
-        )
+        for other in ladder.tables([*runs, *longer], results(runs | longer), None)["ladder_trends"].to_dict("records")
         if other["measure"] == row["measure"]
     )
     assert (again["tokens"], again["runs"], again["slope"]) == (row["tokens"], 9, row["slope"])
@@ -284,9 +265,7 @@ def test_runs_are_read_once_and_kept(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     about = {"recipe": {"name": "causal", "seed": 3}, "parameters": 7, "tokens": 9, "loss": 0.5}
     (folder / "training.json").write_text(json.dumps(about))
-    points = [
-        {"tokens": tokens, "levels": {"0": {"sink_heads": share}}} for tokens, share in ((0, 0), (4, 1))
-    ]
+    points = [{"tokens": tokens, "levels": {"0": {"sink_heads": share}}} for tokens, share in ((0, 0), (4, 1))]
     (folder / "emergence.json").write_text(json.dumps({"points": points}))
     kept = tmp_path / "ladder.json"
     models = {"a": folder, "organism/causal": Path("organism/causal")}
@@ -312,8 +291,7 @@ def test_tables_and_figure_of_a_ladder() -> None:
     }
     runs = list(damages)
     sinks = pd.DataFrame(
-        {"model": run.model, "policy": "none", "measure": "moving or vanishing heads", "value": 0.3}
-        for run in runs
+        {"model": run.model, "policy": "none", "measure": "moving or vanishing heads", "value": 0.3} for run in runs
     )
     frames = ladder.tables(runs, results(damages), sinks)
     assert set(frames) == {"ladder", "ladder_runs", "ladder_profiles", "ladder_sinks"}

@@ -35,9 +35,7 @@ def test_saved_and_loaded_logits_are_those_of_training(name: str, tmp_path: Path
     assert model.family == {"llama": "causal"}.get(recipe.layout, recipe.layout)
     ids = torch.randint(0, model.shape.vocabulary, (2, 50), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        hidden = hidden_states(
-            network, ids, rotation(network, 50, CPU), Visibility(50, 50, None, recipe.causal)
-        )
+        hidden = hidden_states(network, ids, rotation(network, 50, CPU), Visibility(50, 50, None, recipe.causal))
         ours = network.lm_head(hidden)  # type: ignore[operator]
     assert torch.allclose(model.logits(ids), ours, atol=1e-5)
     words = shipped(recipe.layout)
@@ -70,9 +68,9 @@ def test_padded_rows_are_those_of_the_loaded_model(tmp_path: Path) -> None:
     right, left = torch.cat((ids, padding), 1), torch.cat((padding, ids), 1)
     real = torch.arange(40)[None] < 30
     with torch.no_grad():
-        ours = network.lm_head(
-            hidden_states(network, right, rotation(network, 40, CPU), Visibility(40, 40, real))
-        )[:, :30]  # type: ignore[operator]
+        ours = network.lm_head(hidden_states(network, right, rotation(network, 40, CPU), Visibility(40, 40, real)))[
+            :, :30
+        ]  # type: ignore[operator]
     assert torch.allclose(model.logits(left, attention_mask=real.flip(1))[:, 10:], ours, atol=1e-5)
 
 
@@ -90,8 +88,7 @@ def test_converted_to_dream_nothing_but_the_names_changes() -> None:
     ids = torch.arange(24)[None]
     with torch.no_grad():
         before, after = (
-            hidden_states(one, ids, rotation(one, 24, CPU), Visibility(24, 24))
-            for one in (network, as_dream(network))
+            hidden_states(one, ids, rotation(one, 24, CPU), Visibility(24, 24)) for one in (network, as_dream(network))
         )
     assert before.equal(after)
 

@@ -10,16 +10,7 @@ from sinkscope.models.load import load
 from sinkscope.tasks import registry
 from sinkscope.tasks.evaluate import decoding_for
 from sinkscope_train import monitor, pictures
-from sinkscope_train.pictures import (
-    CELLS,
-    PictureShape,
-    Scene,
-    caption,
-    describes,
-    parse,
-    render,
-    scene,
-)
+from sinkscope_train.pictures import CELLS, PictureShape, Scene, caption, describes, parse, render, scene
 from sinkscope_train.recipe import recipe
 from sinkscope_train.vocabulary import shipped
 
@@ -36,17 +27,13 @@ def test_it_asks_held_out_questions_by_the_official_loop(name: str, monkeypatch:
         answered = monitor.held_out_answers(model, COUNT, batch=1)
     task = registry.get("word_problems", model.family)
     texts = [document.question for document in task.documents(COUNT)]
-    assert (
-        answered["word_problems"]["answers"] == generate(model, texts, decoding_for(task, model.family)).texts
-    )
+    assert answered["word_problems"]["answers"] == generate(model, texts, decoding_for(task, model.family)).texts
     said: list[str] = []
     layout = recipe(name).layout
     found = monitor.accuracies(model.network, layout, shipped(layout), COUNT, CPU, said.append)
     right = monitor.right_answers("word_problems", model.family, answered["word_problems"]["answers"])
     assert found["word_problems"] == round(sum(right) / COUNT, 4) == 1.0
-    assert said == [
-        f"answers {COUNT} held-out questions of {task}" for task in ("word_problems", "small_code")
-    ]
+    assert said == [f"answers {COUNT} held-out questions of {task}" for task in ("word_problems", "small_code")]
 
 
 def test_programs_are_compared_with_the_worked_answer_where_they_are_not_run() -> None:

@@ -147,9 +147,7 @@ def test_the_loss_is_that_of_each_block_behind_the_finished_ones(tmp_path: Path)
         here = slice(first, first + 5)
         behind = torch.cat((ids[:, :first], seen[:, here]), 1)
         logits = model.logits(behind)[:, here]
-        each = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), ids[:, here].flatten(), reduction="none"
-        )
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, here].flatten(), reduction="none")
         expected = expected + (each * weight[:, here].flatten()).sum()
     loss = Loss(network, "block", block=5)
     with torch.no_grad():

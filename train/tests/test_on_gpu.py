@@ -51,9 +51,7 @@ def steps_agree(rate: float = 1.5e-4, **changes: Any) -> None:
         folder = Path(place)
         (folder / "mine.txt").write_text("\n\n".join(prose(seed) for seed in range(400)), encoding="utf-8")
         for device in ("cpu", "cuda"):
-            settings = adaptation(
-                "organism/causal", steps=6, batch=8, length=64, learning_rate=rate, **changes
-            )
+            settings = adaptation("organism/causal", steps=6, batch=8, length=64, learning_rate=rate, **changes)
             options = AdaptOptions(
                 adaptation=settings, text=str(folder / "mine.txt"), out=folder / device, device=device, rows_at_a_time=4,
                 report_every=1, check_every=0, probe=False, quiet=True,

@@ -97,12 +97,8 @@ def test_the_causal_recipe_learns_every_token_of_a_row_but_bos() -> None:
 @pytest.mark.parametrize("targets", ["answers", "all"])
 @pytest.mark.parametrize("extra_sink", ["none", "seen"])
 @pytest.mark.parametrize("name", ["causal", "scratch"])
-def test_packed_rows_hold_the_same_documents_one_after_the_other(
-    name: str, extra_sink: str, targets: str
-) -> None:
-    alone, packed = (
-        reader(name, targets=targets, packed=count, extra_sink=extra_sink).batch(3) for count in (1, 4)
-    )
+def test_packed_rows_hold_the_same_documents_one_after_the_other(name: str, extra_sink: str, targets: str) -> None:
+    alone, packed = (reader(name, targets=targets, packed=count, extra_sink=extra_sink).batch(3) for count in (1, 4))
     words, causal, lead = shipped(recipe(name).layout), name == "causal", 1 if extra_sink == "none" else 2
     for row in range(5):
         ids, learned = alone.ids[0, :lead].tolist(), [False] * lead

@@ -54,10 +54,7 @@ def test_a_start_that_is_not_one_run_of_the_sweep_is_refused_or_a_folder() -> No
     assert (first.needs, first.options["init"]) == (None, "runs/causal")
     lacking = {
         **LADDER,
-        "axes": [
-            {"recipe": "causal", "size": "smoke"},
-            {"recipe": "adapted", "size": "1m", "init": "causal"},
-        ],
+        "axes": [{"recipe": "causal", "size": "smoke"}, {"recipe": "adapted", "size": "1m", "init": "causal"}],
     }
     with pytest.raises(InputError, match="has 0 such runs"):
         sweep_of(lacking)
@@ -158,9 +155,7 @@ class _Instant:
 STARTED: list[str] = []
 
 
-def test_runs_wait_for_their_start_and_go_on_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_wait_for_their_start_and_go_on_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", _Instant)
     monkeypatch.setattr(sweeps.time, "sleep", lambda seconds: None)
     STARTED.clear()
@@ -224,8 +219,7 @@ def test_a_run_alone_by_its_own_line_has_the_same_weights(tmp_path: Path) -> Non
     words[words.index("--out") + 1] = str(tmp_path / "again")
     run_train(*words[2:])
     first, again = (
-        (folder / "model.safetensors").read_bytes()
-        for folder in (tmp_path / "sweep" / run.name, tmp_path / "again")
+        (folder / "model.safetensors").read_bytes() for folder in (tmp_path / "sweep" / run.name, tmp_path / "again")
     )
     assert first == again
     finished = train_recipe("scratch", tmp_path / "again", "cpu", **run.options)

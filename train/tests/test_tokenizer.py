@@ -25,10 +25,7 @@ def pieces(text: str) -> list[str]:
 def test_digits_stand_alone() -> None:
     for text in ("12+305=317.", "$50 each, 7*8=56", "x % 12 == 0", "a1b22 c 333"):
         for piece in pieces(text):
-            assert not any(letter.isdigit() for letter in piece) or (piece.isdigit() and len(piece) == 1), (
-                text,
-                piece,
-            )
+            assert not any(letter.isdigit() for letter in piece) or (piece.isdigit() and len(piece) == 1), (text, piece)
 
 
 def test_newline_is_a_token_of_its_own() -> None:
@@ -50,10 +47,7 @@ def test_prompts_and_answers_fit(layout: str) -> None:
     words = shipped(layout)
     for source in ("word_problems", "small_code"):
         drawn = [sources.document(source, index) for index in range(400)]
-        assert (
-            max(map(len, words.encode([words.before + text.question + words.after for text in drawn])))
-            <= PROMPT
-        )
+        assert max(map(len, words.encode([words.before + text.question + words.after for text in drawn]))) <= PROMPT
         assert max(map(len, words.encode([text.answer for text in drawn]))) <= ANSWER - 1
 
 

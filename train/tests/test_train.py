@@ -47,14 +47,7 @@ def _a_small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def smoke(name: str, out: Path, steps: int = 4, **options: Any) -> TrainingOptions:
-    settings = {
-        "device": "cpu",
-        "report_every": 2,
-        "check_every": 0,
-        "final_count": 2,
-        "quiet": True,
-        **options,
-    }
+    settings = {"device": "cpu", "report_every": 2, "check_every": 0, "final_count": 2, "quiet": True, **options}
     # Plain documents: for the recipes' own, which test_documents.py is about, all of Python's library is read first.
     chosen = recipe(name, size="smoke", steps=steps, batch=4, mix="plain")
     return TrainingOptions(recipe=chosen, out=out, **settings)
@@ -84,11 +77,7 @@ def test_every_recipe_trains_saves_loads_and_generates(name: str, bases: Path, t
     assert set(points[0]["levels"]) == ({"0"} if name == "causal" else {"0.25", "0.5", "0.75", "1"})
     assert about.get("pictures") == (8 if name == "multimodal" else None), "half of 4 · 4 documents"
     if name == "adapted":
-        biases = [
-            tensor
-            for key, tensor in load_file(tmp_path / "model.safetensors").items()
-            if key.endswith("bias")
-        ]
+        biases = [tensor for key, tensor in load_file(tmp_path / "model.safetensors").items() if key.endswith("bias")]
         assert len(biases) == 6
         assert not any(bias.any() for bias in biases), "frozen at zero"
 
@@ -137,13 +126,8 @@ def test_what_takes_long_is_said_before_it_begins(tmp_path: Path, capsys: pytest
     train(smoke("causal", tmp_path, probe=False, quiet=False))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "making 16 documents"
-    asked = [
-        lines.index(f"causal: answers 2 held-out questions of {task}")
-        for task in ("word_problems", "small_code")
-    ]
-    told = next(
-        place for place, line in enumerate(lines) if line.startswith("causal 4/4 accuracy word_problems=")
-    )
+    asked = [lines.index(f"causal: answers 2 held-out questions of {task}") for task in ("word_problems", "small_code")]
+    told = next(place for place, line in enumerate(lines) if line.startswith("causal 4/4 accuracy word_problems="))
     assert asked[0] < asked[1] < told
     kept = (tmp_path / "log.jsonl").read_text()
     assert "answers 2" not in kept, "shown, not kept"
@@ -152,11 +136,7 @@ def test_what_takes_long_is_said_before_it_begins(tmp_path: Path, capsys: pytest
 @pytest.mark.slow
 def test_training_learns(tmp_path: Path) -> None:
     train(smoke("causal", tmp_path, steps=40, probe=False))
-    losses = [
-        json.loads(line)["loss"]
-        for line in (tmp_path / "log.jsonl").read_text().splitlines()
-        if "loss" in line
-    ]
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines() if "loss" in line]
     assert losses[-1] < losses[0] - 0.5
 
 
@@ -220,9 +200,7 @@ def test_resuming_from_another_start_or_a_broken_file_is_refused(bases: Path, tm
 
 def test_what_starts_from_weights_has_their_size(bases: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a recipe that starts from weights has their size"):
-        train_recipe(
-            "adapted", tmp_path / "a", "cpu", init=str(bases / "causal"), size="1m", steps=1, batch=4
-        )
+        train_recipe("adapted", tmp_path / "a", "cpu", init=str(bases / "causal"), size="1m", steps=1, batch=4)
     about = train_recipe(
         "adapted", tmp_path / "b", "cpu", init=str(bases / "causal"), steps=1, batch=4, mix="plain", check_every=0,
         final_count=1, quiet=True,
@@ -306,9 +284,7 @@ def test_rows_of_several_documents_are_split_whole(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     "by_torchrun", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.soak)]
 )
-def test_two_processes_train_as_one(
-    by_torchrun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_train_as_one(by_torchrun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 documents in 2 rows, one for each process, with different numbers of targets in them.
 
     torchrun starts both and tells them who they are; without it this process is the first of them.

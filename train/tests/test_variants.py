@@ -25,9 +25,7 @@ from sinkscope_train.start import as_dream
 from sinkscope_train.vocabulary import SINK, Vocabulary, shipped, with_sink_token
 
 CPU = torch.device("cpu")
-LONG = [
-    "What is the sum of three and four, and of that and five? And of all of these, and of six and of seven?"
-]
+LONG = ["What is the sum of three and four, and of that and five? And of all of these, and of six and of seven?"]
 VARIANTS = {
     "seen": Variant(extra_sink="seen"),
     "alone": Variant(extra_sink="alone"),
@@ -100,9 +98,7 @@ def dense(network: Any, ids: Tensor, causal: bool, variant: Variant) -> tuple[Te
         at = f"model.layers.{layer}."
         h = norm(x, at + "input_layernorm.weight")
         q, k, v = (
-            (h @ weights[f"{at}self_attn.{name}_proj.weight"].T)
-            .view(*ids.shape, size.heads, width)
-            .transpose(1, 2)
+            (h @ weights[f"{at}self_attn.{name}_proj.weight"].T).view(*ids.shape, size.heads, width).transpose(1, 2)
             for name in "qkv"
         )
         if variant.qk_norm:
@@ -230,8 +226,7 @@ def test_the_probe_of_training_sees_the_attention_that_acts(name: str, layout: s
 
 def test_the_same_seed_gives_the_same_weights_with_and_without_a_change() -> None:
     plain, varied = (
-        dict(build(SIZES["smoke"], 128, "llada", 5, variant).named_parameters())
-        for variant in (PLAIN, VARIANTS["all"])
+        dict(build(SIZES["smoke"], 128, "llada", 5, variant).named_parameters()) for variant in (PLAIN, VARIANTS["all"])
     )
     assert all(varied[name].equal(weight) for name, weight in plain.items())
     assert len(varied) == len(plain) + 4 * SIZES["smoke"].layers
@@ -242,9 +237,7 @@ def test_the_same_seed_gives_the_same_weights_with_and_without_a_change() -> Non
 def test_gates_start_apart_from_all_other_weights(seed: int) -> None:
     network = build(SIZES["smoke"], 128, "llama", seed, Variant(gate=True))
     drawn = {name: weight for name, weight in network.named_parameters() if weight.dim() == 2}
-    gates = {
-        name: weight.flatten() for name, weight in drawn.items() if "gate_proj" in name and "mlp" not in name
-    }
+    gates = {name: weight.flatten() for name, weight in drawn.items() if "gate_proj" in name and "mlp" not in name}
     assert len(gates) == SIZES["smoke"].layers
     for name, gate in gates.items():
         for other, weight in drawn.items():
@@ -256,9 +249,7 @@ def test_gates_start_apart_from_all_other_weights(seed: int) -> None:
 
 def test_a_learned_sink_a_gate_and_norms_are_trained() -> None:
     network = trained("llada", VARIANTS["all"])
-    hidden_states(
-        network, some_ids(2, 12), rotation(network, 12, CPU), Visibility(12, 12)
-    ).square().sum().backward()
+    hidden_states(network, some_ids(2, 12), rotation(network, 12, CPU), Visibility(12, 12)).square().sum().backward()
     for name, weight in network.named_parameters():
         if "lm_head" not in name:
             assert weight.grad is not None, name
@@ -270,8 +261,7 @@ def test_a_causal_network_becomes_dream_with_its_change() -> None:
     ids = some_ids(1, 12)
     with torch.no_grad():
         before, after = (
-            hidden_states(one, ids, rotation(one, 12, CPU), Visibility(12, 12))
-            for one in (network, as_dream(network))
+            hidden_states(one, ids, rotation(one, 12, CPU), Visibility(12, 12)) for one in (network, as_dream(network))
         )
     assert before.equal(after)
 
@@ -301,11 +291,7 @@ def test_a_sink_token_opens_every_prompt_once(layout: str, tmp_path: Path) -> No
 def _short(layout: str) -> Any:
     if layout == "llama":
         return ss.GreedyDecoding(length=2, eos=None)
-    return (
-        ss.LladaDecoding(length=2, steps=1, block=2)
-        if layout == "llada"
-        else ss.DreamDecoding(length=2, steps=1)
-    )
+    return ss.LladaDecoding(length=2, steps=1, block=2) if layout == "llada" else ss.DreamDecoding(length=2, steps=1)
 
 
 def test_sinks_without_a_key_ahead_are_told_by_the_causal_rule(tmp_path: Path) -> None:

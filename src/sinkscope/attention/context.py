@@ -32,9 +32,7 @@ that is being denoised; those and all, as two classes."""
 class KeyMasker(Protocol):
     """What decides which keys each layer may not use (see policies.runtime)."""
 
-    def mask(
-        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> KeyMask | None:
+    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
         """The keys to mask in this call, or None for none."""
 
     def reads(self, layer: int) -> tuple[str, ...]:

@@ -49,9 +49,7 @@ class Attended:
     raw: Tensor | None = None
 
 
-def attend(
-    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
-) -> Attended | None:
+def attend(scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False) -> Attended | None:
     """What a call gives that is computed here, with the column sums of `weights` [B, C, Q]; None: it is for the fused kernel.
 
     For a newest token the sums are those of its one query, whatever `weights`. The log-sum-exp comes only when `lse` asks for it

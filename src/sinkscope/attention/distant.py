@@ -74,9 +74,7 @@ class DistantSums:
         else:
             behind = torch.where(position >= 0, length - 1 - position, -1)  # [B|1, K]
             far = {
-                window: torch.stack(
-                    [behind >= gap for gap in (*some, *(self.width + 1,) * (most - len(some)))]
-                )
+                window: torch.stack([behind >= gap for gap in (*some, *(self.width + 1,) * (most - len(some)))])
                 for window, some in gaps.items()
             }
             seen = [far[window] for window in windows] if len(far) > 1 else list(far.values())
@@ -95,9 +93,7 @@ class DistantSums:
 
     def _gaps(self, window: int | None) -> tuple[int, ...]:
         """0, and every gap that a layer of such a window will come to, as the text grows."""
-        least, most = (
-            gap_of(min(count, window or count)).bit_length() for count in (self._first, self.width)
-        )
+        least, most = (gap_of(min(count, window or count)).bit_length() for count in (self._first, self.width))
         return (0, *(1 << power for power in range(least - 1, most)))
 
     @property
@@ -137,15 +133,11 @@ class DistantSums:
             if len(kinds) == 1:
                 mass = self._sums[index[kinds[0]], rows][..., :keys]
             else:
-                layers = [
-                    self._sums[index[window], rows, layer] for layer, window in enumerate(self._windows)
-                ]
+                layers = [self._sums[index[window], rows, layer] for layer, window in enumerate(self._windows)]
                 mass = torch.stack(layers, 1)[..., :keys]
         each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
         # [B|1, K] of each kind of layer → [B|1, layer|1, 1, K]
-        return mass, Distant(
-            *(torch.stack(field, 1)[:, :, None] for field in zip(*map(_fields, each), strict=True))
-        )
+        return mass, Distant(*(torch.stack(field, 1)[:, :, None] for field in zip(*map(_fields, each), strict=True)))
 
 
 def whole(calls: list[AttentionCall]) -> DistantSums:

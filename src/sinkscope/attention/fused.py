@@ -110,8 +110,7 @@ def _gathered(scores: Scores, value: Tensor, masked: Tensor, left: int) -> tuple
     if scores.visibility.real is not None:
         usable = usable & scores.visibility.real[:, None].expand(B, H, -1).gather(-1, order)
     keys, values = (
-        scores.per_head(x).gather(2, order[..., None].expand(-1, -1, -1, x.shape[-1]))
-        for x in (scores.key, value)
+        scores.per_head(x).gather(2, order[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (scores.key, value)
     )
     bias = None
     if not bool(usable.all()):

@@ -124,9 +124,7 @@ def sinkscope_attention(
     return out.transpose(1, 2).contiguous().to(away), None
 
 
-def attend_and_sum(
-    scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False
-) -> Attended:
+def attend_and_sum(scores: Scores, value: Tensor, weights: Tensor | None = None, lse: bool = False) -> Attended:
     """The output, and the column sums of `weights` [B, C, Q] where they come with it: see `cpu.attend`."""
     attended = cpu.attend(scores, value, weights, lse)
     return Attended(*fused.attend(scores, value)) if attended is None else attended

@@ -24,9 +24,7 @@ TILE_ROWS = 64
 """Upper bounds on one tile of scores: its memory, and its queries, so that a tile stays narrow for short inputs too."""
 
 
-def received(
-    scores: Scores, lse: Tensor, weights: Tensor | None = None, uniform: Tensor | None = None
-) -> Tensor:
+def received(scores: Scores, lse: Tensor, weights: Tensor | None = None, uniform: Tensor | None = None) -> Tensor:
     """Received attention of every key, per query head and class of queries.
 
     Args:

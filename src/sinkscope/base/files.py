@@ -17,17 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from sinkscope.base.errors import InputError, SinkscopeError
 
@@ -66,11 +56,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 def remedy(error: OSError) -> str:
     """What to do about a file or folder that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return (
-        "make room and run the same command again"
-        if full
-        else "give another place, or make this one writable"
-    )
+    return "make room and run the same command again" if full else "give another place, or make this one writable"
 
 
 def check_writable(path: Path) -> None:
@@ -110,9 +96,7 @@ def one_line(error: BaseException) -> str:
     return first[:200] + missing
 
 
-def read_json(
-    path: Path, advice: str, error: type[SinkscopeError] = InputError, kind: Any = Mapping[str, Any]
-) -> Any:
+def read_json(path: Path, advice: str, error: type[SinkscopeError] = InputError, kind: Any = Mapping[str, Any]) -> Any:
     """The JSON document in a file as `fit` gives it: a table, unless another kind is named."""
     with reading(path, advice, error):
         return fit(kind, json.loads(plain_bytes(path).decode()))
@@ -166,9 +150,7 @@ def _entries(kind: Any, table: Mapping[str, Any]) -> dict[str, Any]:
         fields = dataclasses.fields(kind)
         needed = {item.name for item in fields if item.default is item.default_factory is dataclasses.MISSING}
     else:
-        needed = {
-            key for key, hint in hints.items() if kind.__total__ and get_origin(hint) is not NotRequired
-        }
+        needed = {key for key, hint in hints.items() if kind.__total__ and get_origin(hint) is not NotRequired}
     missing = sorted(needed - set(table))
     if missing:
         raise MisfitError(f"{', '.join(missing)} is missing")

@@ -29,9 +29,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         package: the package of ours whose modules register things, in the order of their names; None: none does.
     """
 
-    def __init__(
-        self, kind: str, group: str, check: Callable[[object], str], package: str | None = None
-    ) -> None:
+    def __init__(self, kind: str, group: str, check: Callable[[object], str], package: str | None = None) -> None:
         self.kind, self.group, self.package, self._check = kind, group, package, check
         self._things: dict[str, Thing] = {}
         self._loaded, self._lock = False, RLock()

@@ -73,9 +73,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns under each other, two spaces between."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def pairs(texts: Sequence[str], flag: str) -> dict[str, str]:

@@ -90,9 +90,7 @@ class Notation:
             values["like"] = self.inside(wrapped["inside"])
         else:
             if match["argument"] is not None:
-                read = getattr(
-                    kind, "read_argument", lambda argument: read_value(argument, fields.get(first))
-                )
+                read = getattr(kind, "read_argument", lambda argument: read_value(argument, fields.get(first)))
                 values[first] = read(match["argument"])
             if match["scope"] is not None:
                 values["scope"] = match["scope"]

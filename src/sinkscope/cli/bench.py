@@ -67,9 +67,7 @@ def parse_grid(text: str) -> Grid:
         if match is None:
             raise InputError(f"grid has {pair.strip()!r}; give batch x length pairs such as 1x384,8x512")
         if int(match[1]) < 1 or int(match[2]) <= SHORTEST:
-            raise InputError(
-                f"grid has {pair.strip()}; give a batch of 1 or more and a length above {SHORTEST}"
-            )
+            raise InputError(f"grid has {pair.strip()}; give a batch of 1 or more and a length above {SHORTEST}")
         cases.append((int(match[1]), int(match[2])))
     return tuple(cases)
 

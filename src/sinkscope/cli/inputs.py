@@ -19,11 +19,7 @@ ORGANISM_LENGTH = 64
 
 
 def decoding_of(
-    model: Model,
-    text: str | None,
-    length: int | None,
-    steps: int | None,
-    base: Mapping[str, Any] | None = None,
+    model: Model, text: str | None, length: int | None, steps: int | None, base: Mapping[str, Any] | None = None
 ) -> Decoding:
     """The decoding that `--decoding`, `--length` and `--steps` stand for, over the options in `base`."""
     from sinkscope.base.textform import read_options
@@ -52,12 +48,7 @@ def decoding_of(
 
 
 def read_prompts(
-    model: Model,
-    texts: Sequence[str],
-    files: Sequence[Path],
-    ids: Path | None,
-    given: Sequence[Path],
-    raw: bool,
+    model: Model, texts: Sequence[str], files: Sequence[Path], ids: Path | None, given: Sequence[Path], raw: bool
 ) -> PromptBatch:
     """The prompts as one batch, from the one of the four ways that was used.
 
@@ -119,9 +110,7 @@ def read_ids(path: Path) -> Any:
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} should hold token ids, such as 12 7 430, or [[12, 7, 430]]") from error
     if len({len(row) for row in rows}) > 1:
-        raise InputError(
-            f"{path} holds rows of different lengths; give rows of one length, or one file per prompt"
-        )
+        raise InputError(f"{path} holds rows of different lengths; give rows of one length, or one file per prompt")
     return rows
 
 

@@ -84,10 +84,7 @@ def inspect(
         return
     show_table(
         ("question", "answer", "evidence"),
-        [
-            (verdict.question, wording.answer(verdict), wording.held(verdict))
-            for verdict in inspection.holdings
-        ],
+        [(verdict.question, wording.answer(verdict), wording.held(verdict)) for verdict in inspection.holdings],
         f"What the sinks of {inspection.model} hold",
     )
     say(*(f"void: {name}: {why}" for name, why in inspection.void.items()))
@@ -99,10 +96,7 @@ def _tell_few(prompts: int) -> None:
     from sinkscope.verdicts.holdings import LEAST
 
     if prompts < LEAST:
-        say(
-            f"{prompts} prompts: every verdict will be undecided, because they need {LEAST} or more",
-            stderr=True,
-        )
+        say(f"{prompts} prompts: every verdict will be undecided, because they need {LEAST} or more", stderr=True)
 
 
 def _answers(

@@ -13,9 +13,7 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 def models(
     source: Annotated[str | None, argument("MODEL", f"{SOURCE_HELP}; left out: all families")] = None,
-    check: Annotated[
-        bool, switch("--check", "load it and prove that its attention is measured right")
-    ] = False,
+    check: Annotated[bool, switch("--check", "load it and prove that its attention is measured right")] = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "auto",
     revision: options.Revision = None,
@@ -54,9 +52,7 @@ def models(
             (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
             for row in result.findings
         ]
-        show_table(
-            ("checked", "measured", "bound", ""), rows, f"Self-check in {model.dtype} on {model.device}"
-        )
+        show_table(("checked", "measured", "bound", ""), rows, f"Self-check in {model.dtype} on {model.device}")
     result.require()
 
 

@@ -31,11 +31,7 @@ def refuse(context: typer.Context, why: str, *names: str, but: Collection[str] =
     for parameter in context.command.params:
         name = str(parameter.name)
         source = context.get_parameter_source(name)
-        if (
-            (name in names if names else name not in but)
-            and source is not None
-            and source.name == "COMMANDLINE"
-        ):
+        if (name in names if names else name not in but) and source is not None and source.name == "COMMANDLINE":
             word = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
             raise InputError(f"{word} {why}")
 
@@ -50,9 +46,7 @@ Dtype = Annotated[str, option("NAME", "auto, float32, bfloat16, float16 or float
 Revision = Annotated[str | None, option("NAME", "branch, tag or commit on the hub")]
 Family = Annotated[str | None, option("NAME", "the model's family, if its files do not say")]
 MaskId = Annotated[int | None, option("ID", "the mask token, if the model's files do not say")]
-Policy = Annotated[
-    str | None, option("POLICY", "keys to mask: top:5, top:1@layer, random(top:5), window:64,first=4")
-]
+Policy = Annotated[str | None, option("POLICY", "keys to mask: top:5, top:1@layer, random(top:5), window:64,first=4")]
 Reuse = Annotated[str | None, option("RULE", "approximate steps: prefix:8, drift:0.9, fast-dllm")]
 _DECODING = "options of the model's decoding, such as block=16,temperature=0.5; a wrong one lists them"
 DecodingText = Annotated[str | None, option("NAME=VALUE,…", _DECODING, "--decoding")]

@@ -157,11 +157,7 @@ def show_pairs(pairs: Mapping[str, object], title: str = "") -> None:
 def show_json(value: object) -> None:
     """Print one JSON document: dataclasses and mappings as objects, tables as lists of rows, unknown numbers as null."""
     text = json.dumps(plain_data(value), indent=1, ensure_ascii=False, allow_nan=False)
-    print(
-        "".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in text)
-        if visible(text) != text
-        else text
-    )
+    print("".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in text) if visible(text) != text else text)
 
 
 def plain_data(value: Any) -> Any:

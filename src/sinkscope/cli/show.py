@@ -111,13 +111,7 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
         section = row["section"]
     say(repr(trace), diagnosis, "")
     show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)
-    say(
-        *(
-            f"{word}: {means}"
-            for word, means in WORDS.items()
-            if any(word in row[1] or word in row[4] for row in rows)
-        )
-    )
+    say(*(f"{word}: {means}" for word, means in WORDS.items() if any(word in row[1] or word in row[4] for row in rows)))
     if not everything:
         say(
             f"{len(table) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
@@ -164,14 +158,10 @@ def lines_of(done: dict[str, Any], open_it: bool) -> list[str]:
         lines.append(f"{done['page']} ({done['bytes'] / 1e6:.1f} MB, needs no network)")
         if not done["opened"]:
             lines.append(
-                "no browser was found here; open the file in one"
-                if open_it
-                else "open it in a browser, or add --open"
+                "no browser was found here; open the file in one" if open_it else "open it in a browser, or add --open"
             )
     if "files" in done:
-        lines += [
-            f"{name}: {', '.join(path.name for path in files)}" for name, files in done["files"].items()
-        ]
+        lines += [f"{name}: {', '.join(path.name for path in files)}" for name, files in done["files"].items()]
         lines += [f"{name} left out: {reason}" for name, reason in done["left_out"].items()]
         lines.append(f"in {done['folder']}")
     return lines

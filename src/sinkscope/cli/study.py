@@ -182,16 +182,12 @@ def list_studies(json: bool) -> None:
     from sinkscope.cli.output import say, show_json, show_table
     from sinkscope.study import spec
 
-    studies = [
-        {"study": name, "about": str(spec.read_data(name).get("about", ""))} for name in spec.builtin()
-    ]
+    studies = [{"study": name, "about": str(spec.read_data(name).get("about", ""))} for name in spec.builtin()]
     if json:
         show_json(studies)
         return
     show_table(("study", "about"), [tuple(each.values()) for each in studies], "Studies")
-    say(
-        "run one: sinkscope study NAME; what it costs: --plan; on your own model: sinkscope study quick --model MODEL"
-    )
+    say("run one: sinkscope study NAME; what it costs: --plan; on your own model: sinkscope study quick --model MODEL")
 
 
 def folder_of(name: str | None, out: Path | None) -> Path:
@@ -200,9 +196,7 @@ def folder_of(name: str | None, out: Path | None) -> Path:
         raise InputError("--status of which study? give its folder, or its name")
     named = Path(name or "")
     return out or (
-        named
-        if (named / "study.toml").is_file() or not Path(f"study-{named}").is_dir()
-        else Path(f"study-{named}")
+        named if (named / "study.toml").is_file() or not Path(f"study-{named}").is_dir() else Path(f"study-{named}")
     )
 
 
@@ -228,18 +222,14 @@ def show_status(study: StudyStatus, json: bool = False) -> None:
         if cell.done < cell.wanted
     ]  # fmt: skip
     if rows:
-        show_table(
-            ("cell", "what", "answers", "right"), rows, f"study {study.study}: cells that are not finished"
-        )
+        show_table(("cell", "what", "answers", "right"), rows, f"study {study.study}: cells that are not finished")
     for model in dict.fromkeys(cell.model for cell in study.cells):
         cells = [cell for cell in study.cells if cell.model == model]
         finished = sum(cell.done >= cell.wanted for cell in cells)
         answers = f"{sum(cell.done for cell in cells)}/{sum(cell.wanted for cell in cells)}"
         say(f"{model}: {finished} of {len(cells)} cells finished, {answers} answers")
     if study.not_graded:
-        say(
-            f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}"
-        )
+        say(f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}")
     say(last_line(study), *([] if study.report is None else [f"report: {study.report}"]))
 
 

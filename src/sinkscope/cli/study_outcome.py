@@ -40,16 +40,10 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
     for model in models:
         said += textwrap.wrap(model_line(frames, model), WIDTH, subsequent_indent="    ")
     warnings = list(dict.fromkeys(_warnings(frames, out)))
-    more = (
-        [f"… and {len(warnings) - MOST_WARNINGS} more, in the report"]
-        if len(warnings) > MOST_WARNINGS
-        else []
-    )
+    more = [f"… and {len(warnings) - MOST_WARNINGS} more, in the report"] if len(warnings) > MOST_WARNINGS else []
     said += ["", *warnings[:MOST_WARNINGS], *more] if warnings else []
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
-    made = (
-        f"report: {out}/report.html" if report else "no report; the same command without --no-report makes it"
-    )
+    made = f"report: {out}/report.html" if report else "no report; the same command without --no-report makes it"
     return [*said, "", f"{computed}; tables: {out}/tables", made]
 
 
@@ -84,9 +78,7 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
         fit = max(1, (WIDTH - max(len(key[0]) for key in keys.values())) // 16)
         for start in range(0, len(models), fit):
             beside = models[start : start + fit]
-            heads = dict.fromkeys(
-                keys[one, name] for one in beside for name in order[one] if (one, name) in keys
-            )
+            heads = dict.fromkeys(keys[one, name] for one in beside for name in order[one] if (one, name) in keys)
             at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
             body = [[head, *(at.get((model, (head, like)), "") for model in beside)] for head, like in heads]
             top = ["", *map(_short, beside)]
@@ -125,18 +117,12 @@ def model_line(frames: Any, model: str) -> str:
     """A model in one line, from its diagnosis; "" where there is none."""
     told = [frames[name] for name in ("diagnosis", "needs") if name in frames]
     asked: dict[str, dict[str, Any]] = {
-        str(row["question"]): row
-        for table in told
-        for row in table[table["model"] == model].to_dict("records")
+        str(row["question"]): row for table in told for row in table[table["model"] == model].to_dict("records")
     }
     if not asked:
         return ""
     sinks, moving, needs = (asked.get(name, {}) for name in ("sinks", "moving", NEEDS))
-    share = (
-        f"sinks in {sinks['value']:.0%} of heads and steps"
-        if sinks.get("answer") == "present"
-        else "no sinks"
-    )
+    share = f"sinks in {sinks['value']:.0%} of heads and steps" if sinks.get("answer") == "present" else "no sinks"
     share = share if sinks.get("status", "undecided") != "undecided" else "sinks undecided"
     moves = f", {moving['answer']}" if moving.get("status") == "supported" else ""
     return f"{_short(model)}: {share}{moves}; needed: {_needed(frames, needs)}"

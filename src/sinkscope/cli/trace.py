@@ -115,17 +115,13 @@ def trace(
     report(run, seeds, out, json)
 
 
-def add_maps(
-    path: Path, steps: list[int], load_options: tuple[str, str, str | None], json: bool = False
-) -> None:
+def add_maps(path: Path, steps: list[int], load_options: tuple[str, str, str | None], json: bool = False) -> None:
     """Add the whole attention maps of some steps to a finished trace; its model computes them again."""
     from sinkscope.cli.output import say, show_json
     from sinkscope.trace.trace import Trace
 
     if not steps:
-        raise InputError(
-            f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13"
-        )
+        raise InputError(f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13")
     if path.is_dir():
         raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
     replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
@@ -236,17 +232,13 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         return
     answers = enumerate(run.texts) if run.decoding.generates else ()
     say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
-    say(
-        f"steps: {len(run)}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}"
-    )
+    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}")
     if run.hidden_share is not None:
         did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
         say(f"policy {run.policy}: {did}")
     say(*(f"{name} {extra}" for name, extra in run.extras.items()), diagnose(run.trace))
     positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)
-    say(
-        f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}"
-    )
+    say(f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope show {out}")
 
 

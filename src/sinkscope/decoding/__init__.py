@@ -9,11 +9,4 @@ from sinkscope.decoding.base import (
     option_fields,
 )
 
-__all__ = [
-    "DECODINGS",
-    "Decoding",
-    "decoding_from_json",
-    "decoding_from_options",
-    "default_decoding",
-    "option_fields",
-]
+__all__ = ["DECODINGS", "Decoding", "decoding_from_json", "decoding_from_options", "default_decoding", "option_fields"]

@@ -68,9 +68,7 @@ class Decoding:
         """Whether it is for models of a family; those for causal models are for every family that is causal."""
         from sinkscope.models.family import FAMILIES
 
-        return family in cls.families or (
-            "causal" in cls.families and family in FAMILIES and FAMILIES[family].causal
-        )
+        return family in cls.families or ("causal" in cls.families and family in FAMILIES and FAMILIES[family].causal)
 
     @property
     def new_tokens(self) -> int:
@@ -139,10 +137,7 @@ class Decoding:
         """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
         later = {item.name for item in dataclasses.fields(self) if item.metadata.get("later")}
         options = dataclasses.asdict(self).items()
-        return {
-            "kind": self.kind,
-            **{name: value for name, value in options if value is not None or name not in later},
-        }
+        return {"kind": self.kind, **{name: value for name, value in options if value is not None or name not in later}}
 
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""
@@ -271,13 +266,9 @@ def marked(positions: list[Tensor], like: Tensor) -> Tensor:
 
 def _name_of(thing: object) -> str:
     if not (isinstance(thing, type) and issubclass(thing, Decoding) and dataclasses.is_dataclass(thing)):
-        raise InputError(
-            f"a decoding is registered as a frozen dataclass that derives from Decoding, got {thing!r}"
-        )
+        raise InputError(f"a decoding is registered as a frozen dataclass that derives from Decoding, got {thing!r}")
     if not thing.kind or not thing.families:
-        raise InputError(
-            f"{thing.__name__} needs a kind, its name, and the families of models that it is for"
-        )
+        raise InputError(f"{thing.__name__} needs a kind, its name, and the families of models that it is for")
     return thing.kind
 
 
@@ -312,18 +303,14 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
     fitting = kinds(family)
     if not any(kind.generates for kind in fitting):
         families = {name for kind in DECODINGS.values() for name in kind.families}
-        raise InputError(
-            f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}"
-        )
+        raise InputError(f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}")
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
             return kind(**{name: _frozen(value) for name, value in options.items()})
     for option in options:
         one_of(f"{prefix}option of {family} models", option, option_fields(family))
     has = (f"{kind.__name__} has {', '.join(f.name for f in dataclasses.fields(kind))}" for kind in fitting)
-    raise InputError(
-        f"{prefix}no decoding of {family} models has all of {', '.join(options)}; {'; '.join(has)}"
-    )
+    raise InputError(f"{prefix}no decoding of {family} models has all of {', '.join(options)}; {'; '.join(has)}")
 
 
 def decoding_from_json(text: str) -> Decoding:

@@ -38,9 +38,7 @@ def new_cache() -> Any:
             self, key_states: Tensor, value_states: Tensor, layer_idx: int, *more: Any, **options: Any
         ) -> tuple[Tensor, Tensor]:
             if self.stores:
-                added: tuple[Tensor, Tensor] = super().update(
-                    key_states, value_states, layer_idx, *more, **options
-                )
+                added: tuple[Tensor, Tensor] = super().update(key_states, value_states, layer_idx, *more, **options)
                 return added
             if self.block is not None:
                 if self.at is not None:
@@ -94,9 +92,7 @@ class Blocks:
             return self._store(Request(x, None, slice(0, end), kind="prefill", step=False, **more))
         return None
 
-    def denoise(
-        self, x: Tensor, end: int, alive: Tensor | None = None, size: int | None = None, **more: Any
-    ) -> Tensor:
+    def denoise(self, x: Tensor, end: int, alive: Tensor | None = None, size: int | None = None, **more: Any) -> Tensor:
         """Last hidden states [B, size, width] of the active block, the last one before column `end`.
 
         Args:

@@ -70,9 +70,7 @@ class CausalDecoding(Decoding):
         nothing = torch.zeros_like(x, dtype=torch.bool)
         going: Callable[[], bool] | None = None
         for column in range(prompt, prompt + self.length):
-            logits = engine.forward_while(
-                going, newest(x, column, 0 if column == prompt else column - 1, cache, alive)
-            )
+            logits = engine.forward_while(going, newest(x, column, 0 if column == prompt else column - 1, cache, alive))
             if logits is None:
                 return
             token, confidence = self.choose(logits.float(), streams)
@@ -167,9 +165,7 @@ class SamplingDecoding(CausalDecoding):
             outside[:, -1] = False
             logits = logits.masked_fill(torch.zeros_like(outside).scatter_(1, order, outside), float("-inf"))
         spread = logits.softmax(-1)
-        token = streams.one_of_each(
-            spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device)
-        )
+        token = streams.one_of_each(spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device))
         return token, spread.gather(-1, token[:, None])[:, 0]
 
 

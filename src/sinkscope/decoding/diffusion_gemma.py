@@ -98,9 +98,7 @@ class DiffusionGemmaDecoding(Decoding):
             ):  # as officially: without one the other counts for nothing
                 for name in pair:
                     object.__setattr__(self, name, None)
-        if self.t_min is not None and at_least("t_max", self.t_max, 0.0) <= at_least(
-            "t_min", self.t_min, 0.0
-        ):
+        if self.t_min is not None and at_least("t_max", self.t_max, 0.0) <= at_least("t_min", self.t_min, 0.0):
             raise InputError(f"t_max should be above t_min, got {self.t_max} and {self.t_min}")
         if self.stability_threshold is not None:
             whole("stability_threshold", self.stability_threshold, 0)
@@ -116,9 +114,7 @@ class DiffusionGemmaDecoding(Decoding):
         """With the canvas of the checkpoint."""
         known = int(model.network.config.canvas_length)
         if self.canvas not in (None, known):
-            raise InputError(
-                f"the canvas of {model.source} has {known} columns, not {self.canvas}; leave out canvas"
-            )
+            raise InputError(f"the canvas of {model.source} has {known} columns, not {self.canvas}; leave out canvas")
         if self.start is not None and len(self.start) != known:
             raise InputError(f"start should be a canvas of {known} ids, got {len(self.start)}")
         return replace(self, canvas=known)
@@ -175,18 +171,13 @@ class DiffusionGemmaDecoding(Decoding):
         """Random tokens Long [B, n]."""
         return streams.integers((len(rows), self.block), model.shape.vocabulary, rows.tolist())
 
-    def _steps(
-        self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor
-    ) -> Iterator[Step]:
+    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor) -> Iterator[Step]:
         model, alone = engine.model, engine.prompts.alone
         nothing = torch.zeros_like(x, dtype=torch.bool)
         blocks = Blocks(
             engine,
             self.block,
-            seen=lambda request: {
-                "block": None,
-                "noise": nothing if request.noise is None else request.noise,
-            },
+            seen=lambda request: {"block": None, "noise": nothing if request.noise is None else request.noise},
         )
         ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
         ended = torch.zeros_like(alive)  # rows with an end token

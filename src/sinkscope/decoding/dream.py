@@ -58,12 +58,7 @@ class DreamDecoding(Decoding):
 
     kind: ClassVar[str] = "dream"
     families: ClassVar[tuple[str, ...]] = ("dream",)
-    brief: ClassVar[Mapping[str, Any]] = {
-        "length": 64,
-        "steps": 32,
-        "algorithm": "entropy",
-        "temperature": 0.0,
-    }
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "algorithm": "entropy", "temperature": 0.0}
     reusable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -246,9 +241,7 @@ class DreamLoop:
         after = x.clone()
         after[chosen] = tokens[chosen]
         ties = torch.zeros(len(x), dtype=torch.long)
-        return Step(
-            x, after, masked, seen, tokens, chosen & (tokens != self.engine.mask_id), ties, self.alive
-        )
+        return Step(x, after, masked, seen, tokens, chosen & (tokens != self.engine.mask_id), ties, self.alive)
 
     def logits(self) -> Tensor:
         """Float [N, V]: what predicts the masked positions, which is read before them."""

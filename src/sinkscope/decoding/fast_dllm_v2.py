@@ -72,9 +72,7 @@ class FastDllmDecoding(Decoding):
         if self.block % self.small_block:
             raise InputError(f"block {self.block} is not a multiple of small_block {self.small_block}")
         if self.length < self.block:
-            raise InputError(
-                f"length {self.length} is less than one block of {self.block}; give at least that"
-            )
+            raise InputError(f"length {self.length} is less than one block of {self.block}; give at least that")
         at_least("threshold", self.threshold, 0.0)
         at_least("temperature", self.temperature, 0.0)
         share("top_p", self.top_p, "; 1.0 keeps all tokens")
@@ -116,9 +114,7 @@ class FastDllmDecoding(Decoding):
     ) -> tuple[Tensor, Iterator[Step]]:
         """The prompts with masks up to the end of a block, and the loop; whole blocks that all prompts have are run already."""
         if self.block_cache and not engine.cached:
-            raise InputError(
-                "block_cache=True is a cache of the active block: it does not go with cache=False"
-            )
+            raise InputError("block_cache=True is a cache of the active block: it does not go with cache=False")
         prompt, prompts = ids.shape[1], engine.prompts
         blocks = Blocks(engine, self.block, BLOCK)
         x = ids.new_full((len(ids), self.columns(prompts.longest)), -1)
@@ -139,9 +135,7 @@ class FastDllmDecoding(Decoding):
         behind = torch.arange(start, start + here.shape[1], device=x.device) >= prompt
         here[(here < 0) & behind & rows[:, None]] = mask_id
 
-    def _steps(
-        self, blocks: Blocks, x: Tensor, prompt: int, alive: Tensor, streams: Streams | None
-    ) -> Iterator[Step]:
+    def _steps(self, blocks: Blocks, x: Tensor, prompt: int, alive: Tensor, streams: Streams | None) -> Iterator[Step]:
         prompts, model, mask_id = blocks.engine.prompts, blocks.engine.model, blocks.engine.mask_id
         stop = self.stop_id(model)
         blocks_in_all = prompts.longest // self.block + self.length // self.block
@@ -162,9 +156,7 @@ class FastDllmDecoding(Decoding):
             hidden = blocks.store(x, end, alive, needed=True, step=True)
             if hidden is None:
                 raise RuntimeError("the next token needs the block's forward")
-            token = torch.where(
-                ended & (not prompts.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1)
-            )
+            token = torch.where(ended & (not prompts.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1))
             after = x.clone()
             if prompts.alone or prompts.longest <= end + 1 or prompt < end:
                 # In a batch, while longer prompts still have tokens here, only rows whose own prompt has ended take theirs.
@@ -240,9 +232,7 @@ class FastDllmDecoding(Decoding):
         widest = max(map(len, rows))
         # A stop token ends a row where it replaced a mask; as the token that follows a block it does not.
         ends = (states[-1] == stop) & (states == int(model.ids.mask or 0)).any(0)
-        if all(
-            bool(end[: widest - 1].any()) for end, row in zip(ends, rows, strict=True) if len(row) == widest
-        ):
+        if all(bool(end[: widest - 1].any()) for end, row in zip(ends, rows, strict=True) if len(row) == widest):
             # All rows ended with the last block, so it was not stored and nothing follows it.
             rows = [row[:-1] if len(row) == widest else row for row in rows]
         return rows

@@ -79,9 +79,7 @@ class Group:
         return step
 
 
-def grouped(
-    columns: int, lengths: list[int], per_row: bool, together: bool = False, alone: bool = False
-) -> list[Rows]:
+def grouped(columns: int, lengths: list[int], per_row: bool, together: bool = False, alone: bool = False) -> list[Rows]:
     """Rows that run together: all of them, or with a stream per row those whose prompts are equally long.
 
     Args:

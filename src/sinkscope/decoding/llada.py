@@ -52,13 +52,7 @@ class BlockLoop:
     """
 
     def __init__(
-        self,
-        options: BlockDecoding,
-        engine: Engine,
-        x: Tensor,
-        prompt: int,
-        streams: Streams | None,
-        per_row: bool,
+        self, options: BlockDecoding, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
     ) -> None:
         self.options, self.engine, self.streams, self.per_row = options, engine, streams, per_row
         self.x, self.prompt, self.given = x, prompt, x != engine.mask_id
@@ -113,8 +107,7 @@ class BlockLoop:
         """Gives candidates and confidence of some positions, now or after later forwards."""
         states, model = predicted.hidden[where], self.engine.model
         twin, noise, chance = (
-            None if part is None else part[where]
-            for part in (predicted.twin, predicted.noise, predicted.chance)
+            None if part is None else part[where] for part in (predicted.twin, predicted.noise, predicted.chance)
         )
 
         def found() -> tuple[Tensor, Tensor]:
@@ -175,12 +168,7 @@ class BlockDecoding(Decoding):
         return BlockLoop
 
     def forward(
-        self,
-        engine: Engine,
-        x: Tensor,
-        given: Tensor,
-        alive: Tensor | None,
-        wanted: Callable[[], Wanted] | None = None,
+        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Callable[[], Wanted] | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
         if not self.guided:
@@ -363,9 +351,7 @@ class LladaDecoding(ParallelDecoding):
         if eot is None and vocabulary > EOT:
             eot = EOT
         if self.logits_eos_inf and eos is None:
-            raise InputError(
-                "logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json"
-            )
+            raise InputError("logits_eos_inf needs an end-of-text id, and this checkpoint names none in config.json")
         if self.confidence_eos_eot_inf and (eos is None or eot is None):
             raise InputError(
                 f"confidence_eos_eot_inf needs an end-of-turn id; the official {EOT} is not in this vocabulary of {vocabulary}: "

@@ -195,9 +195,7 @@ class Llada2Decoding(Decoding):
         """Tokens Long [B, block] and their probability for every position of the block, masked or not."""
         logits = blocks.engine.model.head(blocks.denoise(x, end, rows))
         if self.temperature > 0:
-            logits = filtered(
-                logits if self.temperature == 1 else logits / self.temperature, self.top_k, self.top_p
-            )
+            logits = filtered(logits if self.temperature == 1 else logits / self.temperature, self.top_k, self.top_p)
         spread = logits.softmax(-1)
         tokens = draw(spread, streams, rows)
         return tokens, spread.gather(-1, tokens[..., None])[..., 0]

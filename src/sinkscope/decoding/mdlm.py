@@ -64,9 +64,7 @@ class MdlmDecoding(BlockDecoding):
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
     ) -> tuple[Tensor, Iterator[Step]]:
         """Each prompt followed by its masks, then the end token; and the loop."""
-        lengths = torch.tensor(engine.prompts.lengths or [ids.shape[1]] * len(ids), device=ids.device)[
-            :, None
-        ]
+        lengths = torch.tensor(engine.prompts.lengths or [ids.shape[1]] * len(ids), device=ids.device)[:, None]
         filler = engine.model.ids.eos[0] if engine.model.ids.eos else engine.model.ids.pad or 0
         columns = torch.arange(ids.shape[1] + self.length, device=ids.device)[None]
         state = torch.nn.functional.pad(ids, (0, self.length), value=filler)
@@ -118,9 +116,7 @@ def transfers(masks: int, steps: int, draw: Callable[[int, Tensor], int] | None 
     """
     counts = []
     for step in range(steps):
-        now, then = (
-            torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1)
-        )
+        now, then = (torch.tensor(time / steps, dtype=torch.float32) for time in (steps - step, steps - step - 1))
         # The linear schedule: masked at time t are 1 − α(t) of the tokens, with α(t) = 1 − t.
         due = 1 - ((1 - (1 - then)) / (1 - (1 - now))).double()
         count = min(int(torch.round(masks * due)) if draw is None or not masks else draw(masks, due), masks)

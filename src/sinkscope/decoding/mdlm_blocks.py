@@ -162,9 +162,7 @@ class Bd3lmDecoding(Decoding):
                     confidence = streams.uniform(tuple(tokens.shape), torch.float32, going.tolist())
                 chosen, ties = transferred(confidence, masked, counts)
                 step = block_step(x, start, tokens, confidence, chosen, ties, going, mask_id)
-                last = all(
-                    number + 1 >= len(plan) for plan, row in zip(plans, alive.tolist(), strict=True) if row
-                )
+                last = all(number + 1 >= len(plan) for plan, row in zip(plans, alive.tolist(), strict=True) if row)
                 if last:
                     ended = torch.isin(step.after[:, prompt:end], ends).any(1)
                     # The official loop ends a batch when all of its rows have ended; a row that runs alone ends by itself.
@@ -185,9 +183,7 @@ class Bd3lmDecoding(Decoding):
             return transfers(masks, steps)
         return transfers(masks, steps, lambda left, due: streams.binomial(row, left, due))
 
-    def _request(
-        self, x: Tensor, given: Tensor, mask_id: int, real: Tensor, queries: slice
-    ) -> dict[str, Any]:
+    def _request(self, x: Tensor, given: Tensor, mask_id: int, real: Tensor, queries: slice) -> dict[str, Any]:
         """What a forward of these columns says of padding and of its unconditional twin."""
         if not self.guided:
             return {"real": real}
@@ -211,7 +207,5 @@ def _pad(model: Model) -> int:
     """The token that pads, which nothing sees."""
     pad = model.ids.pad if model.ids.pad is not None else next(iter(model.ids.eos), None)
     if pad is None:
-        raise InputError(
-            f"{model.source} names no pad and no end token, with which BD3LM's loop fills blocks"
-        )
+        raise InputError(f"{model.source} names no pad and no end token, with which BD3LM's loop fills blocks")
     return pad

@@ -191,8 +191,7 @@ class NemotronDecoding(Decoding):
         cuts = [start + len(until(row[start:], ends)) for row, start in zip(rows, starts, strict=True)]
         if not alone:
             ended = all(
-                bool(torch.isin(row[start:], torch.tensor(ends)).any())
-                for row, start in zip(rows, starts, strict=True)
+                bool(torch.isin(row[start:], torch.tensor(ends)).any()) for row, start in zip(rows, starts, strict=True)
             )
             cuts = [max(cuts) if ended else len(row) for row in rows]
         return [row[:cut] for row, cut in zip(rows, cuts, strict=True)]

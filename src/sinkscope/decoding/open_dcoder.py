@@ -130,9 +130,7 @@ class OpenDcoderLoop(DreamLoop):
         free = (~given).sum(1)
         counts = (free.float() * (1.0 - done)).floor().long().minimum(free)
         order = torch.argsort(scores, dim=1)
-        rank = torch.empty_like(order).scatter_(
-            1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
-        )
+        rank = torch.empty_like(order).scatter_(1, order, torch.arange(x.shape[1], device=x.device).expand_as(order))
         again = (rank < counts[:, None]) & self.alive[:, None]
         after = torch.where(masked & ~again & self.alive[:, None], candidate, x)
         after = torch.where(again, mask_id, after)

@@ -17,9 +17,7 @@ def later_option() -> Any:
     return dataclasses.field(default=None, kw_only=True, metadata={"later": True})
 
 
-def check_parallel(
-    threshold: object, factor: object, length: int, steps: int, confidence: str | None = None
-) -> None:
+def check_parallel(threshold: object, factor: object, length: int, steps: int, confidence: str | None = None) -> None:
     """Raise InputError unless the options go together; confidence: why the loop's confidence is no probability, or None."""
     if threshold is None and factor is None:
         return

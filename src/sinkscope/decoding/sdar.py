@@ -54,9 +54,7 @@ class SdarDecoding(Decoding):
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential"] = (
-        "low_confidence_dynamic"
-    )
+    remasking: Literal["low_confidence_dynamic", "low_confidence_static", "sequential"] = "low_confidence_dynamic"
     threshold: float = 0.85
     stop: int | Sequence[int] | Literal["model"] | None = None
     scoring: Literal["filtered", "raw"] = "filtered"

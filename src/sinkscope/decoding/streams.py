@@ -63,9 +63,7 @@ class Streams:
         numbers = torch.zeros(shape, dtype=torch.long, device=self._device)
         for row, generator in enumerate(self._generators):
             if rows[row]:
-                numbers[row] = torch.randint(high, (1, *shape[1:]), generator=generator, device=self._device)[
-                    0
-                ]
+                numbers[row] = torch.randint(high, (1, *shape[1:]), generator=generator, device=self._device)[0]
         return numbers
 
     def binomial(self, row: int, count: int, probability: Tensor) -> int:
@@ -94,9 +92,7 @@ class Streams:
         if not self.per_row:
             return _draw(probabilities, self._generators[0])
         parts = torch.split(probabilities, where.sum(1).tolist())
-        return torch.cat(
-            [_draw(part, generator) for part, generator in zip(parts, self._generators, strict=True)]
-        )
+        return torch.cat([_draw(part, generator) for part, generator in zip(parts, self._generators, strict=True)])
 
     def some_without_replacement(self, weights: Tensor, counts: list[int]) -> list[Tensor]:
         """For each row of Float [B, S], counts[row] distinct positions drawn by weight.
@@ -112,9 +108,7 @@ class Streams:
             torch.multinomial(row[None, skipped:], count, generator=generator)[0] + skipped
             if count
             else torch.empty(0, dtype=torch.long, device=weights.device)
-            for row, count, generator, skipped in zip(
-                weights, counts, self._generators, self._padding, strict=True
-            )
+            for row, count, generator, skipped in zip(weights, counts, self._generators, self._padding, strict=True)
         ]
 
 

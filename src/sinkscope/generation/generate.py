@@ -119,9 +119,7 @@ def generate(
 def _decoding(model: Model, decoding: Decoding | None, options: Mapping[str, Any]) -> Decoding:
     """The decoding as given, or the family's default one with these options; checked."""
     if decoding is not None and options:
-        raise InputError(
-            f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one"
-        )
+        raise InputError(f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one")
     decoding = decoding_from_options(model.family, options) if decoding is None else decoding
     check_decoding(model, decoding)
     return decoding.suited(model)
@@ -174,12 +172,7 @@ def _recorder(
 ) -> Recorder:
     """What records the generation, with a writer that has begun."""
     about = provenance(
-        plan.model,
-        plan.decoding,
-        policy,
-        capture,
-        plan.seed,
-        {} if rule is None else {"reuse": str(rule.rule)},
+        plan.model, plan.decoding, policy, capture, plan.seed, {} if rule is None else {"reuse": str(rule.rule)}
     )
     frame = _frame(plan, capture, rule is not None)
     writer = trace_writer(out, frame, capture, about, overwrite)
@@ -262,9 +255,7 @@ def check_decoding(model: Model, decoding: Decoding) -> None:
 def _check_length(model: Model, batch: PromptBatch, decoding: Decoding) -> None:
     context, longest, new = model.shape.context, max(batch.lengths), decoding.new_tokens
     if context is not None and longest > context:
-        raise InputError(
-            f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it"
-        )
+        raise InputError(f"the prompt has {longest} tokens, but the context of {model.source} is {context}; shorten it")
     if context is not None and longest + new > context:
         raise InputError(
             f"prompt ({longest} tokens) and answer ({new}) pass the context of {context}; "
@@ -277,12 +268,8 @@ def _twin(model: Model, batch: PromptBatch, decoding: Decoding, unconditional: A
     if not decoding.guided or decoding.new_tokens:
         return None
     if unconditional is None:
-        raise InputError(
-            "guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text"
-        )
-    pair = (
-        isinstance(unconditional, (tuple, list)) and len(unconditional) == 2 and _is_matrix(unconditional[0])
-    )
+        raise InputError("guidance above 0 needs unconditional=(ids, attention_mask), the prompt without its text")
+    pair = isinstance(unconditional, (tuple, list)) and len(unconditional) == 2 and _is_matrix(unconditional[0])
     ids, mask = unconditional if pair else (unconditional, None)
     checked, real = model.real_tokens(ids, mask)
     if checked.shape != batch.ids.shape:

@@ -51,9 +51,7 @@ def with_maps(model: Model, trace: Trace, steps: Sequence[int]) -> Trace:
     maps = []
     for step in steps:
         tokens = data["tokens"].sel(step=step).values
-        count = int(
-            (tokens >= 0).any(axis=0).sum()
-        )  # a causal model has fewer keys than the trace has columns
+        count = int((tokens >= 0).any(axis=0).sum())  # a causal model has fewer keys than the trace has columns
         ids = torch.as_tensor(np.maximum(tokens[:, :count], 0))
         mask = None if real[:, :count].all() else torch.as_tensor(real[:, :count])
         attention = model.attention(ids, mask, policy).numpy().swapaxes(0, 1)

@@ -87,9 +87,7 @@ class Replay:
             numbers = numbers[~np.isnan(numbers)]
             return float(numbers.mean()) if numbers.size else float("nan")
 
-        per_position = {
-            name: mean(self.arrays[name], computed) for name in ("kl", "confidence_change", "flipped")
-        }
+        per_position = {name: mean(self.arrays[name], computed) for name in ("kl", "confidence_change", "flipped")}
         per_step = {name: mean(self.arrays[name], acted) for name in ("changed", "hidden_share", "sinks_hit")}
         return {**per_position, **per_step}
 
@@ -114,9 +112,7 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     if run.policy is not None:
         raise InputError(f"replay needs a run without a policy, this one was made under {run.policy}")
     if not decoding.replayable:
-        raise InputError(
-            f"replay cannot follow {decoding}: its steps have no fixed place, or no candidates to compare"
-        )
+        raise InputError(f"replay cannot follow {decoding}: its steps have no fixed place, or no candidates to compare")
     check_decoding(model, decoding)
     model = model.mode(decoding.causal)
     columns, shape = run.states.shape[-1], model.shape
@@ -147,9 +143,7 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
 def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any]]:
     nan = np.full((rows, steps, columns), np.nan, dtype=np.float32)
     no = np.zeros((rows, steps, columns), dtype=bool)
-    arrays: dict[str, np.ndarray[Any, Any]] = {
-        name: nan.copy() for name in ("kl", "confidence", "confidence_change")
-    }
+    arrays: dict[str, np.ndarray[Any, Any]] = {name: nan.copy() for name in ("kl", "confidence", "confidence_change")}
     arrays |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
     arrays |= {name: nan[..., 0].copy() for name in ("changed", *ACCOUNT)}
     return arrays
@@ -187,8 +181,7 @@ class _Pair:
                 selectable = where & self.decoding.reachable(x, self.prompt, step)
                 count = ((states[step + 1] != x) & where).sum(1).tolist()
                 plain, masked = (
-                    self.decoding.predictions(engine, x, written, where)
-                    for engine in (self.plain, self.masked)
+                    self.decoding.predictions(engine, x, written, where) for engine in (self.plain, self.masked)
                 )
             yield self._differences(plain, masked, where, selectable, count, alive)
 

@@ -95,9 +95,7 @@ class FusedForward:
         """The last hidden states [B, 1, width] of the newest tokens Long [B, 1], whose column Long [1] is next in the cache."""
         return self._run(ids, positions, cache, column)
 
-    def _run(
-        self, ids: Tensor, positions: Tensor, cache: StaticCache | None, column: Tensor | None
-    ) -> Tensor:
+    def _run(self, ids: Tensor, positions: Tensor, cache: StaticCache | None, column: Tensor | None) -> Tensor:
         kernels: Any = _kernels()
         body = self._network.model
         stream = body.embed_tokens(ids)  # the residual stream; the kernels add to it in place

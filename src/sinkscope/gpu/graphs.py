@@ -69,9 +69,7 @@ class Bundle:
 
     network: Hashable
     graphs: dict[Hashable, Captured] = field(default_factory=dict)
-    pool: Any = (
-        None  # memory of all its graphs, of which one runs at a time: a block loop has one for each block
-    )
+    pool: Any = None  # memory of all its graphs, of which one runs at a time: a block loop has one for each block
 
     @property
     def bytes(self) -> int:
@@ -105,9 +103,7 @@ class Graphs:
         self._like: Hashable = None
         self._collected = False
 
-    def run(
-        self, x: Tensor, kind: Kind, forward: Forward, roots: Sequence[Any], warm_ups: int
-    ) -> tuple[Result, bool]:
+    def run(self, x: Tensor, kind: Kind, forward: Forward, roots: Sequence[Any], warm_ups: int) -> tuple[Result, bool]:
         """The forward of the inputs x, plain the first times, later replayed; and whether it was replayed.
 
         Args:
@@ -190,8 +186,7 @@ class Graphs:
             put(roots, contents)
             bundle.pool = None  # what failed may still hold it
             _log.warning(
-                "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time",
-                error,
+                "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time", error
             )
             _FAILED.setdefault(self._network, set()).add(kind)
             return None

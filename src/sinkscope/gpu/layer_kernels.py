@@ -153,7 +153,5 @@ def silu_mul(both: Tensor) -> Tensor:
 def _dense(x: Tensor) -> Tensor:
     """x itself, which the kernels walk through as one block of memory."""
     if not x.is_contiguous():
-        raise ValueError(
-            f"the kernels need contiguous activations, got strides {x.stride()} for {list(x.shape)}"
-        )
+        raise ValueError(f"the kernels need contiguous activations, got strides {x.stride()} for {list(x.shape)}")
     return x

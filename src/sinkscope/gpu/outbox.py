@@ -77,9 +77,7 @@ class Outbox:
             self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            copies = [
-                None if parcel is None else parcel.completed().on_host(self._to_host) for parcel in aside
-            ]
+            copies = [None if parcel is None else parcel.completed().on_host(self._to_host) for parcel in aside]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self._stream)
         return _Sent(step, copies, aside, done)

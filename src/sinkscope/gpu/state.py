@@ -77,9 +77,7 @@ class State:
             bound: memory that graphs of this generation use already: whatever lies there has to stay there.
         """
         addresses = {_address(one) for one in bound if one.nbytes()}
-        pairs = [
-            (_address(ours), _address(theirs)) for ours, theirs in zip(self.memory, other.memory, strict=True)
-        ]
+        pairs = [(_address(ours), _address(theirs)) for ours, theirs in zip(self.memory, other.memory, strict=True)]
         return all(ours == theirs or not addresses & {ours, theirs} for ours, theirs in pairs)
 
     def move_into(self, other: State) -> None:

@@ -64,9 +64,7 @@ class Aside:
         try:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
         except RuntimeError:
-            if (
-                error is None
-            ):  # else the capture would end in an error about this stream, which hides the first one
+            if error is None:  # else the capture would end in an error about this stream, which hides the first one
                 raise
         self._under_way.clear()
 

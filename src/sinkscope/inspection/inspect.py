@@ -103,9 +103,7 @@ def run_of_trace(model: Model, trace: Trace) -> Run:
             f"this trace was made with other weights than {model.source} has; inspect it with the model that made it"
         )
     if made_under := about.get("policy") or ("fresh" in data and "approximate steps"):
-        raise InputError(
-            f"this trace was made under {made_under}; inspection needs one of exact, plain steps"
-        )
+        raise InputError(f"this trace was made under {made_under}; inspection needs one of exact, plain steps")
     if json.loads(str(about["capture"])).get("every", 1) != 1:
         raise InputError("this trace has not every step; record one with every=1")
     decoding = decoding_from_json(str(about["decoding"]))

@@ -18,15 +18,7 @@ from torch import Tensor
 
 from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
-from sinkscope.inspection.observation import (
-    MASK,
-    Observation,
-    check_read_out,
-    chosen_steps,
-    matched,
-    observe,
-    read_out,
-)
+from sinkscope.inspection.observation import MASK, Observation, check_read_out, chosen_steps, matched, observe, read_out
 from sinkscope.inspection.tuned_lens import TunedLens, tuned_lens
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
@@ -97,9 +89,7 @@ class Lens:
         n = len(self.layers)
         columns = {name: np.repeat(getattr(self, name), n) for name in ("row", "step", "column", "chosen")}
         columns["layer"] = np.tile(self.layers, len(self.row))
-        columns |= {
-            name: getattr(self, name).ravel() for name in ("token", "probability", "own", "elsewhere")
-        }
+        columns |= {name: getattr(self, name).ravel() for name in ("token", "probability", "own", "elsewhere")}
         frame = pandas.DataFrame(columns)
         if self.texts:
             frame.insert(6, "text", [self.texts[token] for token in frame["token"]])
@@ -134,9 +124,7 @@ def lens(
     # A lens may be given itself, so only True asks for one to be fitted.
     affine = tuned_lens(model, run) if tuned is True else tuned or None
     numbers = chosen_steps(run, steps) if isinstance(steps, int) else list(steps)
-    reads = [
-        read(seen, chosen, positions, affine) for number in numbers for seen in observe(model, run, number)
-    ]
+    reads = [read(seen, chosen, positions, affine) for number in numbers for seen in observe(model, run, number)]
     arrays: dict[str, Any] = {name: np.concatenate([arrays[name] for arrays in reads]) for name in reads[0]}
     texts: dict[int, str] = {}
     if model.tokenizer is not None:

@@ -173,14 +173,10 @@ def last_norm(model: Model) -> Any:
     for name in ("norm", "final_layernorm", "ln_f", "norm_f"):
         if hasattr(body, name):
             return getattr(body, name)
-    raise CheckpointError(
-        f"{type(model.network).__name__} has no last norm that is known; its stream cannot be read"
-    )
+    raise CheckpointError(f"{type(model.network).__name__} has no last norm that is known; its stream cannot be read")
 
 
-def predictions_under(
-    seen: Observation, editor: CallEditor | None = None, stream: StreamHook | None = None
-) -> Tensor:
+def predictions_under(seen: Observation, editor: CallEditor | None = None, stream: StreamHook | None = None) -> Tensor:
     """Float [N, V]: predictions at the `predicted` columns of an observation, with its inside changed (see `forward_inside`)."""
     last, _ = forward_inside(seen.model, seen.tokens.clamp(min=0), seen.real, editor, stream, record=False)
     return read_predictions(seen.model, last[-1], seen.predicted, seen.shift)

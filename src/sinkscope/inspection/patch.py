@@ -231,10 +231,7 @@ def patch(
                 for name, value in effects(seen, patched_logits(seen, where, vectors, what), where).items():
                     shown = value.masked_fill(empty, float("nan"))
                     measured[side][name][index, seen.rows] = shown.cpu().numpy()
-    means = {
-        side: {name: mean_known(list(values)) for name, values in each.items()}
-        for side, each in measured.items()
-    }
+    means = {side: {name: mean_known(list(values)) for name, values in each.items()} for side, each in measured.items()}
     donor = other if isinstance(other, str) else "another run"
     at_sinks = means["control" if at == "random" else "sinks"]
     return Patch(what, donor, at_sinks, means["control"], counted.mean(0))

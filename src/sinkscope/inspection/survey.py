@@ -128,10 +128,7 @@ def survey(
                     by_row[row].setdefault(name, []).append(value[index])
     parts = []
     for row, lists in enumerate(by_row):
-        part = {
-            name: np.stack(v) if name.section in (VECTOR, LABEL) else mean_known(v)
-            for name, v in lists.items()
-        }
+        part = {name: np.stack(v) if name.section in (VECTOR, LABEL) else mean_known(v) for name, v in lists.items()}
         for label, given in (labels or {}).items():
             part[Name(LABEL, label)] = np.array([given[row]] * len(numbers))
         parts.append(part)
@@ -209,9 +206,7 @@ def _patches(seen: Observation, donors: list[Tensor]) -> dict[Name, Tensor]:
             if not bool(empty.all()):
                 changed = effects(seen, patched_logits(seen, where, vectors, what), where)
             for measure in SHOWN:
-                measured[Name("patch", patched(name, measure), to)] = changed[measure].masked_fill(
-                    empty, float("nan")
-                )
+                measured[Name("patch", patched(name, measure), to)] = changed[measure].masked_fill(empty, float("nan"))
     return measured
 
 
@@ -267,9 +262,7 @@ def _labels(run: Run, seen: Observation) -> Part:
     prompt, model = run.prompt - seen.offset, seen.model
     answer = seen.final[:, prompt:]
     length = answer.shape[1]
-    ends = torch.tensor(
-        [*model.ids.eos, -1, -1 if model.ids.pad is None else model.ids.pad], device=answer.device
-    )
+    ends = torch.tensor([*model.ids.eos, -1, -1 if model.ids.pad is None else model.ids.pad], device=answer.device)
     written = (~torch.isin(answer, ends)).cumprod(1).sum(1).double()
     nothing = torch.full_like(written, float("nan"))
     causal = model.spec.causal
@@ -296,22 +289,16 @@ def void(seen: Observation) -> dict[str, str]:
     """Measure → why it is void here; seen from one observation."""
     reasons: dict[str, str] = {}
     if seen.model.spec.causal:
-        reasons["movement"] = (
-            "a causal model computes the keys and values of a position once; they cannot move"
-        )
+        reasons["movement"] = "a causal model computes the keys and values of a position once; they cannot move"
         reasons["masks"] = "a causal model has no mask tokens"
         reasons["foresight over time"] = "a causal model has no block that is all masks in its first step"
     norms = torch.stack([call.value.float().norm(dim=-1) for call in seen.calls])[
         :, seen.kind[:, None].expand_as(seen.calls[0].value[..., 0]) >= 0
     ]
     if bool((norms.std(-1) < 1e-3 * norms.mean(-1).clamp(min=1e-30)).all()):
-        reasons["value norms"] = (
-            "values are normalised: all have one length, so a small value cannot mark a drain"
-        )
+        reasons["value norms"] = "values are normalised: all have one length, so a small value cannot mark a drain"
     if any(call.sink is not None for call in seen.calls):
-        reasons["drain"] = (
-            "the model has learned sinks without a value, which take attention in place of a position"
-        )
+        reasons["drain"] = "the model has learned sinks without a value, which take attention in place of a position"
     if not bool(seen.layer_sinks.any()):
         reasons["sinks"] = "there is no sink (ε = 3) in this step"
     return reasons
@@ -352,9 +339,7 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
         if section in (VECTOR, LABEL):
             continue
         shape = next(of_prompt[name].shape for of_prompt in parts if name in of_prompt)
-        values = np.stack([of_prompt.get(name, np.full(shape, np.nan)) for of_prompt in parts]).astype(
-            np.float64
-        )
+        values = np.stack([of_prompt.get(name, np.full(shape, np.nan)) for of_prompt in parts]).astype(np.float64)
         if section == "heads":
             kinds = mean_known(list(values)).argmax(0)  # [L, H]
             for number, kind in enumerate(DESTINATIONS):

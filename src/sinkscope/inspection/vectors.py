@@ -68,10 +68,7 @@ def scores(seen: Observation) -> dict[str, Tensor]:
             "query length": (q, holds), "key length at sinks": (k, at), "key length elsewhere": (k, other),
             "cosine at sinks": (mean_cosine, at), "cosine elsewhere": (mean_cosine, other),
         }  # fmt: skip
-        here = {
-            name: pooled(value[None], where.expand_as(value)[None])[0]
-            for name, (value, where) in values.items()
-        }
+        here = {name: pooled(value[None], where.expand_as(value)[None])[0] for name, (value, where) in values.items()}
         ks, ko = here["key length at sinks"], here["key length elsewhere"]
         cs, co = here["cosine at sinks"], here["cosine elsewhere"]
         whole, angle = ks * cs - ko * co, (cs - co) * (ks + ko) / 2

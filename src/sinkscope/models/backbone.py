@@ -52,9 +52,7 @@ def side_by_side(network: Any, device: torch.device, dtype: torch.dtype) -> dict
     return room(network, device, dtype)
 
 
-def read_settings(
-    checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None, **changes: Any
-) -> dict[str, Any]:
+def read_settings(checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     """The sizes of a config.json in transformers' words, checked, for its Llama and Qwen configs.
 
     Args:
@@ -174,9 +172,7 @@ class BackboneFamily(Family):
         checkpoint.refuse_quantised()
         with checkpoint.described():
             config = self.config(checkpoint)
-            network = empty_network(
-                getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config
-            )
+            network = empty_network(getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config)
         vary(network, read_variant(checkpoint.config, checkpoint.source))
         parts, exact = self.divided(checkpoint, network), self.exact(config)
         made = {target for part in parts.values() for _, target, _ in part.pieces}

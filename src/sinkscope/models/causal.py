@@ -202,9 +202,7 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         hint = near if len(near) < 200 else "see `sinkscope models` for the families"
         if kind in CONFIG_MAPPING:
             hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
-        raise CheckpointError(
-            f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}"
-        )
+        raise CheckpointError(f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}")
     name = names[kind]
     network = getattr(transformers, name if isinstance(name, str) else name[0])
     # A network that rotates a part of each head names the setting; others would fail at their first forward.
@@ -226,9 +224,7 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
     if network_class.config_class is (getattr(config, "sub_configs", None) or {}).get("text_config"):
-        config = (
-            config.get_text_config()
-        )  # a text network, of a checkpoint that holds towers for images beside it
+        config = config.get_text_config()  # a text network, of a checkpoint that holds towers for images beside it
     return network_class, config
 
 
@@ -247,9 +243,7 @@ def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> Non
     with checkpoint.described(), torch.device("meta"):
         network = network_class(config)
         declared = sum(parameter.numel() for parameter in network.parameters())
-        kept = sum(
-            buffer.numel() for buffer in network.buffers()
-        )  # masks and tables that follow from the config
+        kept = sum(buffer.numel() for buffer in network.buffers())  # masks and tables that follow from the config
     if declared > 2 * stored or kept > MOST_KEPT:
         raise CheckpointError(
             f"{checkpoint.source}: config.json declares {declared + kept:,} numbers, but the weights hold {stored:,}; "
@@ -268,9 +262,7 @@ def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:
     aliases: dict[str, str] = getattr(config, "attribute_map", None) or {}
     for name in ("num_attention_heads", "hidden_size", "num_hidden_layers", "vocab_size"):
         used = aliases.get(name, name)
-        derived = isinstance(
-            getattr(config if isinstance(config, type) else type(config), used, None), property
-        )
+        derived = isinstance(getattr(config if isinstance(config, type) else type(config), used, None), property)
         if hasattr(config, used) and not derived and checkpoint.config.get(used) is None:
             checkpoint.setting(name)
 

@@ -86,9 +86,7 @@ class Checkpoint:
         """The `model_type` of config.json; that of a variant (see `models.variant`) is the one that it varies."""
         found = VARIED.get(str(self.config.get("model_type")), self.config.get("model_type"))
         if not isinstance(found, str) or not found:
-            raise CheckpointError(
-                f"{self.source}: config.json has no model_type; it must name the architecture"
-            )
+            raise CheckpointError(f"{self.source}: config.json has no model_type; it must name the architecture")
         return found
 
     def setting(self, name: str) -> Any:
@@ -181,9 +179,7 @@ class Checkpoint:
                 raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
             shards = {str(shard) for shard in weights.values()}
             if any(Path(shard).name != shard for shard in shards):
-                raise CheckpointError(
-                    f"{self.source}: {INDEX} names files outside the folder; refusing to read them"
-                )
+                raise CheckpointError(f"{self.source}: {INDEX} names files outside the folder; refusing to read them")
             lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
             if lost:
                 raise CheckpointError(
@@ -211,9 +207,7 @@ class Checkpoint:
             found.update(self.shapes_in(path))
         if set(found) != set(self.files):
             wrong = sorted(set(found) ^ set(self.files))
-            raise CheckpointError(
-                f"{self.source}: index and shards disagree about {listed(wrong)}; download it again"
-            )
+            raise CheckpointError(f"{self.source}: index and shards disagree about {listed(wrong)}; download it again")
         return found
 
     @cached_property
@@ -237,11 +231,7 @@ class Checkpoint:
         for path in sorted(set(self.files.values())):
             with opened(path, self.source) as tensors:
                 if any(tensors.get_slice(name).get_dtype() not in FULL for name in tensors.keys()):  # noqa: SIM118
-                    return (
-                        str(settings.get("quant_method"))
-                        if isinstance(settings, dict)
-                        else "an unknown method"
-                    )
+                    return str(settings.get("quant_method")) if isinstance(settings, dict) else "an unknown method"
         return ""
 
     def refuse_quantised(self) -> None:

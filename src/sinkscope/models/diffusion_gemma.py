@@ -29,11 +29,7 @@ TEXT_SIZES = (
     "head_dim", "max_position_embeddings", "sliding_window", "num_experts", "top_k_experts", "moe_intermediate_size",
 )  # fmt: skip
 """Settings of the text network that are whole numbers above 0."""
-TABLES = {
-    "per_layer_config": (dict, NoneType),
-    "rope_parameters": (dict, NoneType),
-    "layer_types": (list, NoneType),
-}
+TABLES = {"per_layer_config": (dict, NoneType), "rope_parameters": (dict, NoneType), "layer_types": (list, NoneType)}
 """Settings that are tables or lists."""
 OLDER = ("global_head_dim", "num_global_key_value_heads", "per_layer_config")
 """Settings that the text network's class reads besides its own."""
@@ -44,9 +40,7 @@ class DiffusionGemma(Family):
     """The DiffusionGemma family (google/diffusiongemma-26B-A4B-it)."""
 
     name: str = "diffusion_gemma"
-    about: str = (
-        "a canvas of random tokens, denoised behind a causal encoder; Gemma 4 with a mixture of experts"
-    )
+    about: str = "a canvas of random tokens, denoised behind a causal encoder; Gemma 4 with a mixture of experts"
     label: str = "block diffusion from uniform noise (as DiffusionGemma)"
     model_types: tuple[str, ...] = ("diffusion_gemma",)
     counts_padding: bool = True
@@ -65,18 +59,14 @@ class DiffusionGemma(Family):
         """Ids from generation_config.json, the text config and the tokenizer; none is a mask."""
         return text_ids(checkpoint, tokenizer, "<turn|>")
 
-    def states(
-        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
-    ) -> Tensor:
+    def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """The last hidden states [B, Q, width]: of the encoder for a cache that stores, else of the canvas.
 
         Without a cache the last `canvas_length` columns of ids are the canvas, and the others are encoded before it.
         """
         if cache is not None and cache.stores:
             encoder = network.model.encoder.language_model
-            states: Tensor = encoder(
-                input_ids=ids, position_ids=positions, past_key_values=cache
-            ).last_hidden_state
+            states: Tensor = encoder(input_ids=ids, position_ids=positions, past_key_values=cache).last_hidden_state
             return states
         if cache is None:
             from transformers import DynamicCache
@@ -100,9 +90,7 @@ class DiffusionGemma(Family):
             self_conditioning_logits=current().soft,
             decoder_attention_mask={
                 "full_attention": None,
-                "sliding_attention": _in_reach(
-                    keys, ids.shape[1], network.config.text_config.sliding_window, ids
-                ),
+                "sliding_attention": _in_reach(keys, ids.shape[1], network.config.text_config.sliding_window, ids),
             },
             decoder_position_ids=positions,
         )

@@ -100,8 +100,7 @@ class Family:
         """Released checkpoints, from known.toml; none of a family that comes from elsewhere."""
         entries = _released().get(self.name, ())
         return tuple(
-            KnownCheckpoint(**{**entry, "size": tuple(entry.get("size", KnownCheckpoint.size))})
-            for entry in entries
+            KnownCheckpoint(**{**entry, "size": tuple(entry.get("size", KnownCheckpoint.size))}) for entry in entries
         )
 
     @property
@@ -132,9 +131,7 @@ class Family:
         """Columns of the blocks that a plain forward's attention stands in; None: it looks at everything."""
         return None
 
-    def states(
-        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
-    ) -> Tensor:
+    def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """The last hidden states [B, Q, width] of ids, Long [B, Q], or whatever `head` makes logits of.
 
         Args:
@@ -161,9 +158,7 @@ class Family:
 
     def onward(self, network: Any, stream: Tensor, positions: Tensor) -> Tensor:
         """`states` of a residual stream [B, Q, width], where the network has been cut down to the layers that it enters."""
-        output = network.model(
-            inputs_embeds=stream, attention_mask=None, position_ids=positions, use_cache=False
-        )
+        output = network.model(inputs_embeds=stream, attention_mask=None, position_ids=positions, use_cache=False)
         states: Tensor = output.last_hidden_state
         return states
 
@@ -207,9 +202,7 @@ class FullPrecisionRotary(nn.Module):
 
 def _name_of(thing: object) -> str:
     if not isinstance(thing, Family) or not thing.name:
-        raise InputError(
-            f"a family is registered as an object that derives from Family and has a name, got {thing!r}"
-        )
+        raise InputError(f"a family is registered as an object that derives from Family and has a name, got {thing!r}")
     return thing.name
 
 

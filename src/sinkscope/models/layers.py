@@ -69,11 +69,7 @@ def streams(layers: nn.ModuleList, enter: Enter, behind: bool = False) -> Iterat
             changed = enter(layer, positional[0] if positional else named["hidden_states"])
             if changed is None:
                 return None
-            return (
-                ((changed, *positional[1:]), named)
-                if positional
-                else ((), {**named, "hidden_states": changed})
-            )
+            return ((changed, *positional[1:]), named) if positional else ((), {**named, "hidden_states": changed})
 
         return hook
 

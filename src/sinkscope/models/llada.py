@@ -17,15 +17,7 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.backbone import empty_network, side_by_side, with_bias
 from sinkscope.models.checkpoint import Checkpoint, fill
-from sinkscope.models.family import (
-    FAMILIES,
-    Family,
-    FullPrecisionRotary,
-    SpecialIds,
-    all_ids,
-    first_id,
-    id_reader,
-)
+from sinkscope.models.family import FAMILIES, Family, FullPrecisionRotary, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.settings import check_settings
 from sinkscope.models.variant import own_parameters, read_variant, vary
 
@@ -153,9 +145,7 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         raise CheckpointError(f"{checkpoint.source}: d_model {width} is not a multiple of n_heads {heads}")
     kv_heads = 1 if settings.get("multi_query_attention") else checkpoint.size("n_kv_heads", heads)
     if heads % kv_heads:
-        raise CheckpointError(
-            f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}"
-        )
+        raise CheckpointError(f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}")
     # Files name the width itself, or leave it null or 0 and name a multiple of the model's.
     given = bool(settings.get("mlp_hidden_size"))
     hidden = checkpoint.size("mlp_hidden_size") if given else int(checkpoint.number("mlp_ratio") * width)

@@ -20,20 +20,9 @@ from sinkscope.models.model import Model
 from sinkscope.models.placement import DeviceMap, home, spread
 from sinkscope.models.tokenizer import read_tokenizer
 
-__all__ = [
-    "FAMILIES",
-    "as_model",
-    "family_of",
-    "find",
-    "load",
-    "resolve_device",
-    "resolve_dtype",
-    "without_mode",
-]
+__all__ = ["FAMILIES", "as_model", "family_of", "find", "load", "resolve_device", "resolve_dtype", "without_mode"]
 
-DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
 ORGANISMS = Path(__file__).parents[1] / "organisms" / "weights"
 """The models that come with the package, one folder each."""
@@ -77,9 +66,7 @@ def load(
             "ss.wrap(network, tokenizer) takes a transformers network"
         )
     if device_map is not None and device != "auto":
-        raise InputError(
-            f"device {device!r} and device_map were both given; a map places every part: leave out device"
-        )
+        raise InputError(f"device {device!r} and device_map were both given; a map places every part: leave out device")
     where = torch.device("cpu") if device_map is not None else resolve_device(device)
     checkpoint = find(source, revision)
     spec = family_of(checkpoint, family)
@@ -98,9 +85,7 @@ def load(
     model = Model(checkpoint, spec, network, tokenizer, where)
     if mask_token_id is not None:
         if not 0 <= whole("mask_token_id", mask_token_id, 0) < model.shape.vocabulary:
-            raise InputError(
-                f"mask_token_id {mask_token_id} is not in the vocabulary of {model.shape.vocabulary} ids"
-            )
+            raise InputError(f"mask_token_id {mask_token_id} is not in the vocabulary of {model.shape.vocabulary} ids")
         model.ids = replace(model.ids, mask=mask_token_id)
     if check:
         model.check().require()
@@ -132,9 +117,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     if name == NAME and not Path(name).is_dir():
         fetched = find_fetched()
         if fetched is None:
-            raise CheckpointError(
-                f"{name} is not on this machine: run `sinkscope fetch {name}` (93 MB, Apache-2.0)"
-            )
+            raise CheckpointError(f"{name} is not on this machine: run `sinkscope fetch {name}` (93 MB, Apache-2.0)")
         return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -146,9 +129,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     if name and folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
-        raise CheckpointError(
-            f"there is no folder {name!r}; give a folder with config.json, or a hub id owner/name"
-        )
+        raise CheckpointError(f"there is no folder {name!r}; give a folder with config.json, or a hub id owner/name")
     from sinkscope.models.hub import fetch
 
     return fetch(name, revision)
@@ -167,9 +148,7 @@ def _organism(name: str, revision: str | None) -> Checkpoint:
         hint = nearest(wanted, known) if known else "this installation ships none"
         raise CheckpointError(f"{name} is not one of the organisms that come with sinkscope; {hint}")
     if revision is not None:
-        raise InputError(
-            f"{name} comes with the package and has no revisions; leave out revision={revision!r}"
-        )
+        raise InputError(f"{name} comes with the package and has no revisions; leave out revision={revision!r}")
     return Checkpoint(ORGANISMS / wanted, name)
 
 
@@ -190,9 +169,7 @@ def resolve_device(device: str) -> torch.device:
                 "device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto"
             )
         if asked.index is not None and asked.index >= torch.cuda.device_count():
-            raise InputError(
-                f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs"
-            )
+            raise InputError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
         return torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
     if asked.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use device cpu or auto")

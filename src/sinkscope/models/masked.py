@@ -28,7 +28,9 @@ class Masked(Family):
     """Encoders whose architecture is …ForMaskedLM."""
 
     name: str = "masked"
-    about: str = "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
+    about: str = (
+        "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
+    )
     label: str = "masked language model"
     padded: Padded = "keys"
     padding: Padding = "apart"
@@ -61,9 +63,7 @@ class Masked(Family):
         found = (tokenizer_id(tokenizer, "mask_token_id", text) for text in texts)
         return usual_ids(checkpoint, tokenizer, next((one for one in found if one is not None), None))
 
-    def states(
-        self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None
-    ) -> Tensor:
+    def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """Logits [B, S, V]: the network makes its own positions, and its head belongs to it."""
         logits: Tensor = network(input_ids=ids, attention_mask=None if real is None else real.long()).logits
         return logits

@@ -251,11 +251,7 @@ class Model:
 
     @torch.no_grad()
     def hidden(
-        self,
-        ids: Tensor,
-        context: ForwardContext | None = None,
-        cache: Any = None,
-        positions: Tensor | None = None,
+        self, ids: Tensor, context: ForwardContext | None = None, cache: Any = None, positions: Tensor | None = None
     ) -> Tensor:
         """The last hidden states [B, Q, width] of a diffusion model, so that the head can run where it is needed.
 
@@ -314,9 +310,7 @@ class Model:
         return self.spec.causal and self._fused is not None and self._fused.applies(ids)
 
     @torch.no_grad()
-    def decode(
-        self, ids: Tensor, context: ForwardContext, cache: Any, positions: Tensor, column: Tensor
-    ) -> Tensor:
+    def decode(self, ids: Tensor, context: ForwardContext, cache: Any, positions: Tensor, column: Tensor) -> Tensor:
         """Logits [B, V] behind the newest tokens Long [B, 1] of a causal model, on a static cache (see `gpu.static_cache`).
 
         Args:
@@ -419,17 +413,13 @@ class Model:
         if block in ("model", None) or block == self.block:
             return block
         if not self.spec.blocks and not self.spec.optional_blocks:
-            raise InputError(
-                f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block"
-            )
+            raise InputError(f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block")
         return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
         """A policy for one forward outside of a generation: it must not need an earlier step."""
         kind, shape, (rows, keys) = self.attention_kind, self.shape, ids.shape
-        checked = check_policy(
-            as_policy(policy), shape.layers, keys, kind, shape.heads, self.has_learned_sinks
-        )
+        checked = check_policy(as_policy(policy), shape.layers, keys, kind, shape.heads, self.has_learned_sinks)
         if checked is None:
             return None
         for rule in checked.parts():

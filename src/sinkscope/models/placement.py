@@ -40,9 +40,7 @@ def spread(network: nn.Module, device_map: DeviceMap) -> None:
     elif isinstance(device_map, Mapping):
         chosen = dict(device_map)
     else:
-        raise InputError(
-            f"device_map should be 'auto' or a table from modules to devices, got {device_map!r}"
-        )
+        raise InputError(f"device_map should be 'auto' or a table from modules to devices, got {device_map!r}")
     options: dict[str, Any] = {}
     if "disk" in chosen.values():
         folder = tempfile.mkdtemp(prefix="sinkscope-weights-")

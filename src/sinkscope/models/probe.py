@@ -132,9 +132,7 @@ def _probe(model: Model) -> Attending:
             "attention to tokens to measure"
         )
     learned = tuple(sorted(listener.learned - others))
-    return Attending(
-        layers, {layer: listener.gates[layer] for layer in layers if layer in listener.gates}, learned
-    )
+    return Attending(layers, {layer: listener.gates[layer] for layer in layers if layer in listener.gates}, learned)
 
 
 def _other_keys(model: Model, listener: _Listener) -> set[int]:
@@ -143,8 +141,7 @@ def _other_keys(model: Model, listener: _Listener) -> set[int]:
     others = {
         layer
         for layer, keys in listener.keys.items()
-        if keys != listener.tokens
-        or any(getattr(part, "compressor", None) for part in layers[layer].modules())
+        if keys != listener.tokens or any(getattr(part, "compressor", None) for part in layers[layer].modules())
     }
     for part in (module for layer in others for module in layers[layer].modules()):
         setattr(part, UNMEASURED, True)

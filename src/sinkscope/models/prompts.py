@@ -60,9 +60,7 @@ def encode(model: Model, prompts: Any, attention_mask: Any = None, raw: bool = F
     worded = [isinstance(prompt, str) or _is_conversation(prompt) for prompt in prompts] if several else []
     if any(worded):
         if not all(worded):
-            raise InputError(
-                "prompts mixes texts and other things; give texts and messages only, or token ids only"
-            )
+            raise InputError("prompts mixes texts and other things; give texts and messages only, or token ids only")
         if attention_mask is not None:
             raise InputError("attention_mask goes with token ids; text prompts are padded for you")
         return pad(model, [encode_text(model, prompt, raw) for prompt in prompts])
@@ -96,9 +94,7 @@ def _ragged(prompts: Any) -> bool:
 
 def _is_conversation(prompt: Any) -> bool:
     """Whether a prompt is a list of turns, right or not."""
-    return (
-        isinstance(prompt, (list, tuple)) and bool(prompt) and all(isinstance(turn, dict) for turn in prompt)
-    )
+    return isinstance(prompt, (list, tuple)) and bool(prompt) and all(isinstance(turn, dict) for turn in prompt)
 
 
 def encode_text(model: Model, prompt: str | list[dict[str, str]], raw: bool = False) -> list[int]:
@@ -178,14 +174,10 @@ def render(tokenizer: Any, messages: list[dict[str, str]], source: str, **option
     """
     size = len(str(tokenizer.chat_template))
     if size > LONGEST_TEMPLATE:
-        raise InputError(
-            f"the chat template of {source} has {size} characters; at most {LONGEST_TEMPLATE} are read"
-        )
+        raise InputError(f"the chat template of {source} has {size} characters; at most {LONGEST_TEMPLATE} are read")
     try:
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    except (
-        Exception
-    ) as error:  # Jinja and templates' own raise_exception raise anything; deep nesting a RecursionError
+    except Exception as error:  # Jinja and templates' own raise_exception raise anything; deep nesting a RecursionError
         raise InputError(
             f"the chat template of {source} cannot be applied to this conversation: {one_line(error)}"
         ) from error

@@ -110,9 +110,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
         CheckedBound("recorded map times values against the model's output", max(outputs), bound),
         CheckedBound("received attention, tiles against the map", max(received), bound),
     ]
-    if not (
-        model.spec.causal and model.spec.modes
-    ):  # Nemotron scales queries by positions, which count padding
+    if not (model.spec.causal and model.spec.modes):  # Nemotron scales queries by positions, which count padding
         error = _padding_error(model, ids)
         findings.append(CheckedBound("a padded row against the row alone", error, DEPTH * bound))
     if model.spec.causal:

@@ -46,12 +46,7 @@ def _of_any_model() -> frozenset[str]:
 
 def inert(name: str) -> bool:
     """Whether a setting changes nothing in a forward pass, whatever its value."""
-    return (
-        name in INERT
-        or name in _of_any_model()
-        or name.startswith("_")
-        or any(part in name for part in PARTS)
-    )
+    return name in INERT or name in _of_any_model() or name.startswith("_") or any(part in name for part in PARTS)
 
 
 def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:

@@ -92,9 +92,7 @@ class Variant:
         return replace(seen, block=None, dense=alone[None, None] if rows is None else rows & alone)
 
     def __str__(self) -> str:
-        changed = {
-            name: value for name, value in dataclasses.asdict(self).items() if value not in _PLAIN[name]
-        }
+        changed = {name: value for name, value in dataclasses.asdict(self).items() if value not in _PLAIN[name]}
         return ", ".join(f"{name}={value}" for name, value in changed.items()) or "plain"
 
 
@@ -179,9 +177,7 @@ class VariantAttention(nn.Module):
             return torch.zeros(self.config.num_attention_heads, device=like.device, dtype=like.dtype)
         return self.sinks
 
-    def project(
-        self, hidden: Tensor, cos: Tensor, sin: Tensor, first: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, hidden: Tensor, cos: Tensor, sin: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys after the rotation, and values.
 
         Args:
@@ -268,9 +264,7 @@ def _eager(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **
         mask = (0.0 if mask is None else mask) + torch.where(far, torch.finfo(query.dtype).min, 0.0)
     if sink is None:
         return plain(module, query, key, value, mask, **options)
-    owner = SimpleNamespace(
-        sinks=sink, num_key_value_groups=module.num_key_value_groups, training=module.training
-    )
+    owner = SimpleNamespace(sinks=sink, num_key_value_groups=module.num_key_value_groups, training=module.training)
     return with_sink(owner, query, key, value, mask, **options)
 
 

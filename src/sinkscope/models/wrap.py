@@ -99,9 +99,7 @@ def _refuse_other_kinds(network: Any) -> None:
     """Refuse what is not one stack of self-attention with a language-model head, by what the network says of itself."""
     name = f"transformers' {type(network).__name__}"
     if getattr(network.config, "is_encoder_decoder", False):
-        raise InputError(
-            f"{name} is an encoder–decoder; sinkscope measures networks with one stack of self-attention"
-        )
+        raise InputError(f"{name} is an encoder–decoder; sinkscope measures networks with one stack of self-attention")
     if not hasattr(network.config.get_text_config(), "vocab_size"):
         raise InputError(f"{name} reads no text tokens; sinkscope measures language models")
     if network.get_output_embeddings() is None:

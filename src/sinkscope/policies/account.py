@@ -92,9 +92,7 @@ def account_of(
         )
     if any(layer.keys is not None for layer in layers):
         none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
-        keys = torch.stack(
-            [(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers]
-        )
+        keys = torch.stack([(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers])
         hit = sinks & keys
         caught = hit.sum(-1)
         strongest = hit.gather(-1, strength.argmax(-1, keepdim=True))[..., 0].float()
@@ -112,9 +110,7 @@ def account_of(
         torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
         tuple(layer.index for layer in layers),
     )
-    return StepAccount(
-        share, caught, sinks.sum(-1), strongest, removed, absorbed, keys_of, raw, acted, indices
-    )
+    return StepAccount(share, caught, sinks.sum(-1), strongest, removed, absorbed, keys_of, raw, acted, indices)
 
 
 def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:

@@ -50,8 +50,7 @@ class Both(Policy):
         if len(random) != 1:
             return None
         likes = [
-            rule if control is None else control.like
-            for rule, control in zip(self.parts(), controls, strict=True)
+            rule if control is None else control.like for rule, control in zip(self.parts(), controls, strict=True)
         ]
         return Control(reduce(Both, likes), random[0].match, random[0].seed)
 

@@ -39,9 +39,7 @@ class AllLayers:
         self.keys, self.layers = keys, layers
         self._for_kernels: tuple[tuple[Tensor, Tensor], Tensor] | None = None
 
-    def for_kernels(
-        self, most: int, query: Tensor, visibility: Visibility
-    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    def for_kernels(self, most: int, query: Tensor, visibility: Visibility) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """KeyMask.listed and KeyMask.bias of all layers, [layer, …] each."""
         if self._for_kernels is None:
             masked = self.keys

@@ -33,9 +33,7 @@ class MaskAbove(ScoredRule):
         object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
         super().__post_init__()
 
-    def choose(
-        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None
-    ) -> Tensor:
+    def choose(self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None) -> Tensor:
         """The candidates that are sinks; without `sinks` they are told by the scores alone."""
         found = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
         return found & candidates

@@ -40,14 +40,10 @@ class MaskKeys(FixedRule):
 
     def __post_init__(self) -> None:
         columns_of = self.chosen
-        if isinstance(columns_of, tuple) and all(
-            isinstance(pair, tuple) and len(pair) == 2 for pair in columns_of
-        ):
+        if isinstance(columns_of, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in columns_of):
             columns_of = dict(columns_of)
         if not isinstance(columns_of, Mapping):
-            raise InputError(
-                f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}"
-            )
+            raise InputError(f"MaskKeys takes a mapping of layer to columns, such as {{0: [0]}}, got {self.chosen!r}")
         cleaned = []
         for layer, columns in columns_of.items():
             if isinstance(columns, (str, int)) or not isinstance(columns, Iterable):
@@ -87,9 +83,7 @@ class MaskKeys(FixedRule):
             if layer >= layers:
                 raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
             if columns[-1] >= keys:
-                raise InputError(
-                    f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}"
-                )
+                raise InputError(f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}")
         super().check_rule(layers, keys)
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:

@@ -82,9 +82,7 @@ class MaskRandom(Rule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.like, Rule):
-            raise InputError(
-                f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}"
-            )
+            raise InputError(f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}")
         if self.like.control is not None or self.like.band() is not None:
             reason = "it is one already" if self.like.control else "it masks other keys for every query"
             raise InputError(f"{self.like} has no random control: {reason}")

@@ -49,12 +49,7 @@ class MaskKind(FixedRule):
         super().__post_init__()
 
     def columns(  # type: ignore[override]
-        self,
-        layer: int,
-        visibility: Visibility,
-        device: torch.device,
-        tokens: Tensor,
-        vocabulary: KnownTokens,
+        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
     ) -> Tensor | None:
         """Bool [B, 1, K]."""
         return _at(vocabulary.of_kind(self.kind), tokens)
@@ -82,12 +77,7 @@ class MaskToken(FixedRule):
         super().__post_init__()
 
     def columns(  # type: ignore[override]
-        self,
-        layer: int,
-        visibility: Visibility,
-        device: torch.device,
-        tokens: Tensor,
-        vocabulary: KnownTokens,
+        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
     ) -> Tensor | None:
         """Bool [B, 1, K]."""
         masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]

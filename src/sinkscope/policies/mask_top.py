@@ -60,9 +60,7 @@ class MaskTop(ScoredRule):
         fixed = self.epsilon is None and self.regions is None
         return round(min(1.0, self.k / keys), 6) if fixed else None
 
-    def choose(
-        self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None
-    ) -> Tensor:
+    def choose(self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None) -> Tensor:
         """The top k of the candidates; without `sinks` they are told by the scores alone."""
         chosen = top(scores, candidates, self.k)
         if self.epsilon is None:

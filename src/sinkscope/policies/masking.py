@@ -114,9 +114,7 @@ def acting_queries(runtime: PolicyRuntime, query: Tensor, visibility: Visibility
     else:
         rows = (torch.arange(visibility.queries, device=query.device) == visibility.queries - 1)[None]
     if rows is None and name != "all":
-        raise InputError(
-            f"{runtime.policy}: which queries are {name} is not known in this forward; use ss.generate"
-        )
+        raise InputError(f"{runtime.policy}: which queries are {name} is not known in this forward; use ss.generate")
     if now.spared is not None and rule.prefill is False:
         rows = ~now.spared if rows is None else rows & ~now.spared
     return rows

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 
-def priorities(
-    seed: int, rows: Tensor, layer: int, heads: int, steps: Tensor, first: Tensor, keys: int
-) -> Tensor:
+def priorities(seed: int, rows: Tensor, layer: int, heads: int, steps: Tensor, first: Tensor, keys: int) -> Tensor:
     """One pseudo-random number for each row, head and key.
 
     Args:

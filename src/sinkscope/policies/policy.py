@@ -180,13 +180,9 @@ class Rule(Policy):
     def check_rule(self, layers: int, keys: int) -> None:
         """The layers that it names must exist, and so must as many keys as it masks."""
         if self.layers and self.layers[-1] >= layers:
-            raise InputError(
-                f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}"
-            )
+            raise InputError(f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}")
         if self.most is not None and self.most > keys:
-            raise InputError(
-                f"{self} masks {self.most} keys, but the sequence has only {keys}; use a smaller number"
-            )
+            raise InputError(f"{self} masks {self.most} keys, but the sequence has only {keys}; use a smaller number")
 
     def acts(self, layer: int, step: int, prefill: bool = False) -> bool:
         """Whether it acts in this layer and forward pass at all; prefill: the prompt is being read into the cache."""
@@ -335,9 +331,7 @@ def _name_of(thing: object) -> str:
             f"a policy is registered as a frozen dataclass that derives from ScoredRule or FixedRule, got {thing!r}"
         )
     if not thing.word.isidentifier():
-        raise InputError(
-            f"{thing.__name__}.word should be the first word of its text form, got {thing.word!r}"
-        )
+        raise InputError(f"{thing.__name__}.word should be the first word of its text form, got {thing.word!r}")
     return thing.word
 
 
@@ -359,9 +353,7 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
         # Cheaper than sorting everything: all above the last score that gets in, and of those equal to it the first ones.
         count = min(count, scores.shape[-1])
         last = (
-            open_scores.topk(count, -1).values[..., -1:]
-            if count
-            else torch.full_like(open_scores[..., :1], torch.inf)
+            open_scores.topk(count, -1).values[..., -1:] if count else torch.full_like(open_scores[..., :1], torch.inf)
         )
         above, equal = open_scores > last, open_scores == last
         left = count - above.sum(-1, keepdim=True)
@@ -374,12 +366,7 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
 
 
 def check_policy(
-    policy: object,
-    layers: int,
-    keys: int,
-    kind: str | None = None,
-    heads: int | None = None,
-    learned: bool = True,
+    policy: object, layers: int, keys: int, kind: str | None = None, heads: int | None = None, learned: bool = True
 ) -> Policy | None:
     """The policy, checked against a model and a length; None when there is none or it can never act.
 
@@ -398,9 +385,7 @@ def check_policy(
         if heads is not None and rule.heads is not None and rule.heads[-1] >= heads:
             raise InputError(f"{rule} names head {rule.heads[-1]}, but the model has heads 0 to {heads - 1}")
         if rule.takes_learned and not learned:
-            raise InputError(
-                f"{rule} takes away learned sinks, and this model has none; use first:1 or top:1"
-            )
+            raise InputError(f"{rule} takes away learned sinks, and this model has none; use first:1 or top:1")
         wrong = None if kind is None else _unsuited(rule, kind)
         if wrong:
             raise InputError(f"{rule} does not suit this model: {wrong}")
@@ -421,9 +406,9 @@ def _unsuited(rule: Rule, kind: str) -> str:
     if by in ("newest", "distant"):
         return f"by={by} is for causal models, where queries see different keys; use received or sum"
     if prefill is not None and kind == "masked":
-        return (
-            "it reads the whole sequence anew in every step, so there is no prefill to act in or to leave out"
-        )
+        return "it reads the whole sequence anew in every step, so there is no prefill to act in or to leave out"
     if prefill and rule.waits:
-        return "a block loop reads its prompt before there are scores; use prefill=yes with a fixed rule, such as first:1"
+        return (
+            "a block loop reads its prompt before there are scores; use prefill=yes with a fixed rule, such as first:1"
+        )
     return ""

@@ -102,9 +102,7 @@ class PolicyRuntime:
     def present_tokens(self, keys: int) -> Tensor:
         """Long [B, K]: the token ids so far."""
         if self.now.tokens is None:
-            raise InputError(
-                f"{self.policy} looks at tokens, which are not known in this forward; use ss.generate"
-            )
+            raise InputError(f"{self.policy} looks at tokens, which are not known in this forward; use ss.generate")
         return self.now.tokens[:, :keys]
 
     def known_vocabulary(self) -> KnownTokens:
@@ -166,11 +164,7 @@ class PolicyRuntime:
     def learned(self, layer: int, sink: Tensor) -> Tensor:
         """The score of a learned sink, Float [H], as rules leave it: −inf where one takes it away."""
         for rule in self.rules:
-            if (
-                rule.takes_learned
-                and not self.now.reading
-                and rule.acts(layer, max(0, self.step), self.now.prefill)
-            ):
+            if rule.takes_learned and not self.now.reading and rule.acts(layer, max(0, self.step), self.now.prefill):
                 heads = torch.arange(len(sink), device=sink.device)
                 taken = torch.ones_like(heads, dtype=torch.bool)
                 if rule.heads is not None:
@@ -178,9 +172,7 @@ class PolicyRuntime:
                 sink = sink.masked_fill(taken, float("-inf"))
         return sink
 
-    def mask(
-        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> KeyMask | None:
+    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
         """The union of what all rules mask in this call."""
         if self.now.reading:
             return None

@@ -74,9 +74,7 @@ class ScoreMemory:
         if scope == "model":
             return _grown(self._mean(kind)[None], keys)
         scores = list(self.previous[kind].values())
-        return _grown(
-            torch.stack([one.mean(1, keepdim=True) for one in scores] if scope == "layer" else scores), keys
-        )
+        return _grown(torch.stack([one.mean(1, keepdim=True) for one in scores] if scope == "layer" else scores), keys)
 
     def _mean(self, kind: str) -> Tensor:
         """Float [B, 1, K]: over all layers and heads."""
@@ -98,9 +96,7 @@ class SinkTeller:
         self.sums = DistantSums(width, raw=True) if causal else None
         self._judged: DistantSums | None = None  # what sinks of the previous step are told by
         self._in_blocks: Distant | None = None  # see `distant.in_blocks`, of the last step of a block loop
-        self._block_sums: Tensor | None = (
-            None  # [layer, B, H, K]: of a text that is read whole, no key ahead seen
-        )
+        self._block_sums: Tensor | None = None  # [layer, B, H, K]: of a text that is read whole, no key ahead seen
 
     def restart(self) -> None:
         """Forget all queries so far: the same ones come again."""

@@ -31,9 +31,7 @@ def trace_preview(trace: Any) -> str:
     return f"<div>{html_table('sinkscope trace', (), rows)}{picture.image()}</div>"
 
 
-def trace_widget(
-    trace: Any, other: Any = None, heads: Sequence[tuple[int, int]] = (), height: int = 760
-) -> Any:
+def trace_widget(trace: Any, other: Any = None, heads: Sequence[tuple[int, int]] = (), height: int = 760) -> Any:
     """An anywidget with the view of a trace, beside another if given. heads: (layer, head) to embed in full; height: pixels."""
     if not isinstance(height, int) or height < LEAST_HEIGHT:
         raise InputError(f"height should be a number of pixels of at least {LEAST_HEIGHT}, got {height!r}")

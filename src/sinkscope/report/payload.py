@@ -94,9 +94,7 @@ def views(
         # Another view is taken to be as large as the mean of those before it.
         if samples is None and made and used + used / len(made) > BUDGET:
             break
-        view = _view(data.isel(sample=[sample]), names, chosen, (epsilon, rule, percent), name) | {
-            "file": file
-        }
+        view = _view(data.isel(sample=[sample]), names, chosen, (epsilon, rule, percent), name) | {"file": file}
         used += _size(view)
         made.append(view)
     for view in made:
@@ -139,19 +137,13 @@ def _check_heads(data: xr.Dataset, name: str, heads: Sequence[tuple[int, int]]) 
         have = {dim: labels(data, dim).tolist() for dim in ("layer", "head")}
         for dim, wanted in (("layer", layer), ("head", head)):
             if wanted not in have[dim]:
-                raise InputError(
-                    f"{dim} {wanted} is not in this trace; it has {have[dim][0]} to {have[dim][-1]}"
-                )
+                raise InputError(f"{dim} {wanted} is not in this trace; it has {have[dim][0]} to {have[dim][-1]}")
         indices.append((have["layer"].index(layer), have["head"].index(head)))
     return indices
 
 
 def _view(
-    data: xr.Dataset,
-    names: list[str],
-    chosen: list[tuple[int, int]],
-    how: tuple[float, str, bool],
-    name: str | None,
+    data: xr.Dataset, names: list[str], chosen: list[tuple[int, int]], how: tuple[float, str, bool], name: str | None
 ) -> dict[str, Any]:
     run = sample_state(data, 0)
     ids, index = np.unique(run.tokens, return_inverse=True)
@@ -220,10 +212,7 @@ def _maps(data: xr.Dataset, run: Any, chosen: list[tuple[int, int]]) -> dict[str
         # Times the keys that a query sees: 1 is uniform attention in every row.
         maps[:, :, slot] = np.where(visible, cell * seen[:, None], np.nan)
     cells = len(steps) * K * K
-    embedded: dict[str, Any] = {
-        "steps": [where[step] for step in steps],
-        "mean": pack_coded(maps.mean(axis=(0, 1))),
-    }
+    embedded: dict[str, Any] = {"steps": [where[step] for step in steps], "mean": pack_coded(maps.mean(axis=(0, 1)))}
     if cells * L <= MAP_CELLS:
         embedded["layers"] = pack_coded(maps.mean(axis=1))
     if cells * L * H <= MAP_CELLS:
@@ -283,9 +272,7 @@ def _facts(data: xr.Dataset, prompt: int, length: int) -> list[list[str]]:
     return [[key, str(value)] for key, value in facts if value not in (None, "")]
 
 
-def _scores(
-    data: xr.Dataset, name: str, chosen: list[tuple[int, int]], how: tuple[float, str, bool]
-) -> dict[str, Any]:
+def _scores(data: xr.Dataset, name: str, chosen: list[tuple[int, int]], how: tuple[float, str, bool]) -> dict[str, Any]:
     """Everything embedded of one score variable of one sample. how: ε, the rule, and whether scores are in percent."""
     epsilon, rule, percent = how
     judge = Judge.of(data, epsilon, rule, name, percent)
@@ -372,9 +359,7 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
         weight = (rows.length * rows.strength)[order]
         order = order[np.sort(np.argsort(-weight, kind="stable")[:MOST_RESIDENCES])]
     observed = np.isfinite(scan.strongest)
-    strength = np.where(observed, scan.strongest, 0).sum(axis=0, dtype=np.float64) / np.maximum(
-        1, observed.sum(axis=0)
-    )
+    strength = np.where(observed, scan.strongest, 0).sum(axis=0, dtype=np.float64) / np.maximum(1, observed.sum(axis=0))
     columns = np.stack([rows.layer, rows.head, rows.key, rows.start, rows.stop, rows.fate])[:, order]
     return {
         "sinks": pack(np.minimum(counts, 255).swapaxes(0, 1), "u8"),
@@ -429,8 +414,4 @@ def pack(values: Array, kind: str) -> dict[str, Any]:
     content = raw.tobytes()
     if raw.dtype.itemsize == 2:
         content = raw.reshape(-1).view(np.uint8).reshape(-1, 2).T.tobytes()
-    return {
-        "kind": kind,
-        "shape": list(raw.shape),
-        "data": base64.b64encode(zlib.compress(content, 6)).decode("ascii"),
-    }
+    return {"kind": kind, "shape": list(raw.shape), "data": base64.b64encode(zlib.compress(content, 6)).decode("ascii")}

@@ -30,9 +30,7 @@ class Agreement(NamedTuple):
 def agreement(exact: Run, other: Run) -> list[Agreement]:
     """The agreement of each row of a run with the same row of the exact run: same model, prompts, decoding and seeds."""
     if not exact.exact:
-        raise InputError(
-            f"the first run should be exact; this one was made under reuse {exact.extras['reuse']}"
-        )
+        raise InputError(f"the first run should be exact; this one was made under reuse {exact.extras['reuse']}")
     if exact.decoding != other.decoding or not torch.equal(_prompts(exact), _prompts(other)):
         raise InputError("agreement compares two runs of the same prompts under one decoding")
     return [_row(exact, other, row) for row in range(len(exact.sequences))]
@@ -52,9 +50,7 @@ def _row(exact: Run, other: Run, row: int) -> Agreement:
         (
             step
             for step in range(steps)
-            if not torch.equal(
-                *(run.states[min(step + 1, len(run)), row, :columns] for run in (exact, other))
-            )
+            if not torch.equal(*(run.states[min(step + 1, len(run)), row, :columns] for run in (exact, other)))
         ),
         None,
     )

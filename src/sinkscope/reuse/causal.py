@@ -44,9 +44,7 @@ class CausalReuseRuntime:
         self._open: dict[int, Tensor] = {}
         self._columns: dict[int, Tensor] = {}
 
-    def begin(
-        self, context: ForwardContext, rows: int, written: int, fed: int, alive: Tensor | None
-    ) -> ForwardContext:
+    def begin(self, context: ForwardContext, rows: int, written: int, fed: int, alive: Tensor | None) -> ForwardContext:
         """The context of the next forward, of the columns from `fed` to `written`."""
         device = self._row_keys.device if self.real is None else self.real.device
         if self._columns:
@@ -88,9 +86,7 @@ class CausalReuseRuntime:
         """Outputs stay as they are."""
         return output
 
-    def mask(
-        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> KeyMask | None:
+    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
         """Nothing is masked."""
         return None
 
@@ -116,9 +112,7 @@ class CausalReuseRuntime:
             mass = mass + _grown(self._mass[call.layer], columns)
         self._mass[call.layer] = mass
         if call.layer == 0 or self._uniform is None:
-            self._uniform = (
-                uniform if self._uniform is None else uniform + _grown(self._uniform, columns)
-            ).double()
+            self._uniform = (uniform if self._uniform is None else uniform + _grown(self._uniform, columns)).double()
         candidates = written
         if not self._full:
             candidates = _grown(self._open[call.layer], columns)

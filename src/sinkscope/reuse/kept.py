@@ -76,9 +76,7 @@ class Memory:
         """The place of this name and shape, with the value copied into it."""
         place = self._places.get((name, value.shape))
         if place is None:
-            place = self._places[name, value.shape] = torch.empty(
-                value.shape, dtype=value.dtype, device=value.device
-            )
+            place = self._places[name, value.shape] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         return place.copy_(value)
 
 

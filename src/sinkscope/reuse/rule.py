@@ -175,9 +175,7 @@ def is_due(refresh: Refresh, age: int, begins: bool) -> bool:
 
 def _name_of(thing: object) -> str:
     if not (isinstance(thing, type) and issubclass(thing, Reuse) and dataclasses.is_dataclass(thing)):
-        raise InputError(
-            f"a reuse rule is registered as a frozen dataclass that derives from Reuse, got {thing!r}"
-        )
+        raise InputError(f"a reuse rule is registered as a frozen dataclass that derives from Reuse, got {thing!r}")
     if not thing.word.isidentifier() or not dataclasses.fields(thing):
         raise InputError(f"{thing.__name__} needs a word, the first of its text form, and at least one field")
     return thing.word

@@ -55,11 +55,7 @@ class ReuseRuntime:
     # ---- forwards
 
     def hidden(
-        self,
-        x: Tensor,
-        wanted: Wanted,
-        run: Callable[[Forward, Hashable | None], Tensor],
-        alive: Tensor | None = None,
+        self, x: Tensor, wanted: Wanted, run: Callable[[Forward, Hashable | None], Tensor], alive: Tensor | None = None
     ) -> Tensor:
         """Last hidden states [B, S, width] of the state x: fresh where the rule says so, else of an earlier forward.
 

@@ -133,9 +133,7 @@ class Choice:
             gap = (columns[None, :, None] - self.active.index[:, None, :]).abs()
             self.near = -gap.amin(2).double()
 
-    def mask(
-        self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float
-    ) -> KeyMask | None:
+    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
         """Nothing is masked."""
         return None
 
@@ -143,9 +141,7 @@ class Choice:
         """What is received from the block, and from all queries, where that is what the rule chooses by."""
         if self.watches:
             return (BLOCK,)
-        return tuple(
-            name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores
-        )
+        return tuple(name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores)
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""

@@ -61,7 +61,5 @@ def shadowed(reuse: Reuse | str) -> Shadowed:
     """A rule, given as one or as its text, with an exact forward beside each approximate one: see `Shadowed`."""
     rule = as_reuse(reuse)
     if rule is None:
-        raise InputError(
-            "a shadow measures the error of approximate steps; without reuse every step is exact"
-        )
+        raise InputError("a shadow measures the error of approximate steps; without reuse every step is exact")
     return Shadowed(rule)

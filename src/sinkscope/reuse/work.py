@@ -57,11 +57,7 @@ class Reused:
         return {"reuse": str(self.rule), **work}
 
     def __str__(self) -> str:
-        saved = (
-            ""
-            if self.work is None
-            else f": approximate steps; {self.work.saved:.1%} of the multiply-adds saved"
-        )
+        saved = "" if self.work is None else f": approximate steps; {self.work.saved:.1%} of the multiply-adds saved"
         return f"{self.rule}{saved}"
 
 

@@ -46,9 +46,7 @@ def massive_keys(largest: Array, median: Array) -> Array:
     largest float [..., K]: the largest |x| of each token's hidden state; median float [...]: median |x| over all tokens.
     """
     with np.errstate(invalid="ignore"):
-        return np.asarray(
-            (largest > MASSIVE_VALUE) & (largest >= MASSIVE_RATIO * np.asarray(median)[..., None])
-        )
+        return np.asarray((largest > MASSIVE_VALUE) & (largest >= MASSIVE_RATIO * np.asarray(median)[..., None]))
 
 
 def massive_activations(trace: Any) -> xr.DataArray:
@@ -80,9 +78,7 @@ def massive_activations(trace: Any) -> xr.DataArray:
     )
 
 
-def anatomy(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> pd.DataFrame:
+def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """Norms at sinks against the rest, one row per layer, with intervals over prompts.
 
     Columns: layer; value_ratio, key_ratio, hidden_ratio: mean over detected sinks of the norm divided by the median of the
@@ -132,9 +128,7 @@ def anatomy(
     return frame(columns, units=units, drain_ratio=DRAIN_RATIO)
 
 
-def secondary_sinks(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> pd.DataFrame:
+def secondary_sinks(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """Sinks other than the first token that live for a middle stretch of layers, one row per (sample, step, position).
 
     Source: Secondary sinks (arXiv 2512.22213): |cos(h_j, h_first)| > 0.9 over more than 4 and fewer than L − 15 layers. The
@@ -165,9 +159,7 @@ def secondary_sinks(
                 place = scan.state.steps[step], scan.state.position[key], key, scan.layers[a], scan.layers[b]
                 rows.append((scan.sample, *place, n))
     names = ["sample", "step", "position", "key", "first_layer", "last_layer", "layers"]
-    criterion = (
-        "cosine with the first token (published rule)" if published else "runs of layers with a sink (proxy)"
-    )
+    criterion = "cosine with the first token (published rule)" if published else "runs of layers with a sink (proxy)"
     return frame(pd.DataFrame(rows, columns=names), criterion=criterion, units={"layers": "layers"})
 
 

@@ -156,9 +156,7 @@ def attribute(samples: list[Observations], prompts: Array, *, seed: int = 0) -> 
     order = np.random.default_rng(seed).permutation(len(groups))
     fold = np.empty(len(groups), dtype=int)
     fold[order] = np.arange(len(groups)) % min(FOLDS, len(groups))
-    models = {"null": (), "full": GROUPS} | {
-        f"without {g}": tuple(o for o in GROUPS if o != g) for g in GROUPS
-    }
+    models = {"null": (), "full": GROUPS} | {f"without {g}": tuple(o for o in GROUPS if o != g) for g in GROUPS}
     share = rows.share.astype(np.float64)
     score = {}
     for name, used in models.items():

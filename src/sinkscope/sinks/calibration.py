@@ -37,9 +37,7 @@ def calibrated(
     pair, states: the traces without and with the policy; same bool [T]: steps with the same input.
     """
     steps, out = len(same), np.zeros((3, 2, len(same), BINS))
-    unknown = any(
-        {"confidence", "candidate"} - set(data) or confidence_unit(data) != PROBABILITY for data in pair
-    )
+    unknown = any({"confidence", "candidate"} - set(data) or confidence_unit(data) != PROBABILITY for data in pair)
     if unknown:
         return np.full(out.shape, np.nan)
     (sure, best), (masked_sure, masked_best) = (
@@ -64,9 +62,7 @@ def calibration(comparison: xr.Dataset) -> pd.DataFrame:
     A row for each run and tenth of confidence, and one for all. Columns: run ("without" or "masked"), low_edge (of the tenth;
     NaN: all), positions, confidence (mean), right (share, with its 95 % interval over prompts).
     """
-    counts = np.stack(
-        [comparison[name].sum(set(comparison[name].dims) - {"sample", "run", "bin"}) for name in COUNTS]
-    )
+    counts = np.stack([comparison[name].sum(set(comparison[name].dims) - {"sample", "run", "bin"}) for name in COUNTS])
     rows = []
     for run, tenths in zip(RUNS, counts.transpose(2, 0, 1, 3), strict=True):
         whole = tenths.sum(axis=-1, keepdims=True)

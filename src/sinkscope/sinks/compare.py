@@ -15,16 +15,7 @@ import xarray as xr
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.calibration import BINS, COUNTS, RUNS, calibrated, changes, confidence_unit
-from sinkscope.sinks.dataset import (
-    PROMPT,
-    Array,
-    SampleState,
-    dataset_of,
-    frame,
-    labels,
-    read_keys,
-    sample_state,
-)
+from sinkscope.sinks.dataset import PROMPT, Array, SampleState, dataset_of, frame, labels, read_keys, sample_state
 from sinkscope.sinks.drift import rank
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.measures import Measure
@@ -52,9 +43,7 @@ def partition(sinks_a: Array, sinks_b: Array, state: SampleState, step: int) -> 
     return np.stack([sinks_a, sinks_b & ~sinks_a, *groups])
 
 
-def compare_traces(
-    a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> xr.Dataset:
+def compare_traces(a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> xr.Dataset:
     """What changed from trace `a` (say, no policy) to trace `b` (say, sinks hidden), for the same samples and model.
 
     Variables
@@ -99,9 +88,7 @@ def compare_traces(
     for i in range(samples):
         states = sample_state(first, i), sample_state(second, i)
         if not np.array_equal(states[0].region, states[1].region):
-            raise InputError(
-                f"sample {i} has different prompts or lengths in the two traces; compare the same prompts"
-            )
+            raise InputError(f"sample {i} has different prompts or lengths in the two traces; compare the same prompts")
         same[i] = (states[0].tokens[:steps] == states[1].tokens[:steps]).all(axis=1)
         used = np.zeros(2)
         paid, times = np.zeros(keys), np.zeros(keys)
@@ -193,18 +180,14 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     for name, (_, some) in CHANGES.items():
         values = comparison[name].values
         # Tokens whose dependence is unknown are in neither group.
-        means = [
-            _row_means(np.where(use, values, np.nan)) for use in (dependent, has_dependence & ~dependent)
-        ]
+        means = [_row_means(np.where(use, values, np.nan)) for use in (dependent, has_dependence & ~dependent)]
         for of, each in ((DEPENDENT, means[0]), (OTHER, means[1]), (LESS, means[0] - means[1])):
             add(some, each, note, of)
     for measure, values in changes(comparison).items():
         add(
             measure,
             values,
-            "steps with the same input"
-            if np.isfinite(values).any()
-            else "no confidence that is a probability",
+            "steps with the same input" if np.isfinite(values).any() else "no confidence that is a probability",
         )
     correlation = _correlations(dependence, comparison["delay"].values)
     add(Measure.DEPENDENCE_DELAY, correlation, note)

@@ -15,14 +15,7 @@ import pandas as pd
 from sinkscope.base import checks
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes, token_texts
-from sinkscope.sinks.dataset import (
-    ANSWER,
-    PROMPT,
-    Array,
-    SampleState,
-    dataset_of,
-    frame,
-)
+from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, SampleState, dataset_of, frame
 from sinkscope.sinks.scan import scans
 from sinkscope.statistics import bounded, ratio_interval
 
@@ -39,9 +32,7 @@ class Composition(NamedTuple):
     cells: Array
 
 
-def compose(
-    state: SampleState, counts: Array, codes: Array, labels: int, drains: Array | None = None
-) -> Composition:
+def compose(state: SampleState, counts: Array, codes: Array, labels: int, drains: Array | None = None) -> Composition:
     """Observed and expected detections per region and label.
 
     In step t and region g let D be the detections and n the real keys. Were sinks spread over the keys of that step and

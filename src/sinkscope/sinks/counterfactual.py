@@ -24,9 +24,7 @@ OUTCOMES = ("token", "index", "both", "neither")
 def insertion_alignment(length: int, at: int, count: int) -> Array:
     """int [length]: the new position of each old one when `count` tokens are inserted before position `at`."""
     if not 0 <= at <= length or count < 0:
-        raise InputError(
-            f"cannot insert {count} tokens at {at} into {length}; expected 0 ≤ at ≤ length, count ≥ 0"
-        )
+        raise InputError(f"cannot insert {count} tokens at {at} into {length}; expected 0 ≤ at ≤ length, count ≥ 0")
     old = np.arange(length)
     return np.where(old >= at, old + count, old)
 
@@ -43,9 +41,7 @@ class Followed(NamedTuple):
     chance: float
 
 
-def follow(
-    sinks: Array, other: Array, state: SampleState, other_state: SampleState, alignment: Array
-) -> Followed:
+def follow(sinks: Array, other: Array, state: SampleState, other_state: SampleState, alignment: Array) -> Followed:
     """Count over (step, layer, head) what the sinks of shifted tokens follow.
 
     sinks bool [T, L, H, K], other [T, L, H, K2]; alignment int [positions]: new position of each old one, −1 = gone.

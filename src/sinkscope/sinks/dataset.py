@@ -50,9 +50,7 @@ def scores_name(data: xr.Dataset, scores: str = "auto") -> str:
 
     `scores="received"` of a causal trace is the newest query's row, which is what a mask ranks; it cannot tell a sink.
     """
-    known = [
-        str(name) for name in data.data_vars if str(name).startswith("received") and name != "received_by"
-    ]
+    known = [str(name) for name in data.data_vars if str(name).startswith("received") and name != "received_by"]
     if scores == "auto":
         usual = ("received_far", "received_all") if is_causal(data) else ()
         return next((name for name in usual if name in data), "received")

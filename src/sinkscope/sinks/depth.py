@@ -29,9 +29,7 @@ COLUMNS = {
 SHARES = ("one_or_two", "heads_without", "absorbed")
 
 
-def depth_profile(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> pd.DataFrame:
+def depth_profile(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """Sinks by depth, one row per layer, means over heads, steps and prompts, each with _low and _high (95 %, over prompts).
 
     sinks_per_head; drains_per_head, hubs_per_head (NaN without anatomy); distinct_positions (per step, over all heads of the

@@ -34,9 +34,7 @@ def sinks_of(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Ar
     """bool [..., K]: the keys that are sinks by `rule`. received: float [..., K], uniform = 1, NaN = no key."""
     check_rule(rule, epsilon)
     if rule not in ROW_RULES:
-        raise InputError(
-            f"rule {rule!r} needs more than scores; use ss.detect, or one of {', '.join(ROW_RULES)}"
-        )
+        raise InputError(f"rule {rule!r} needs more than scores; use ss.detect, or one of {', '.join(ROW_RULES)}")
     base, slope = threshold_line(received, rule)
     with np.errstate(invalid="ignore"):
         return np.asarray(received > base + epsilon * slope)
@@ -95,9 +93,7 @@ def unknown(trace: Any, rule: str = "auto", *, scores: str = "auto") -> xr.DataA
     return _marked(judge, "unknown", lambda judged, real: real & ~judged.known, {"note": judge.note})
 
 
-def _marked(
-    judge: Judge, name: str, mark: Callable[[Judged, Array], Array], attrs: dict[str, Any]
-) -> xr.DataArray:
+def _marked(judge: Judge, name: str, mark: Callable[[Judged, Array], Array], attrs: dict[str, Any]) -> xr.DataArray:
     """Bool with the dims of the scores, from a function of each judged step and of the keys that exist in it."""
     data, means = judge.data, head_means(judge.data, judge.name)
     dims = ("sample", "step", "layer", "key") if means else ("sample", "step", "layer", "head", "key")

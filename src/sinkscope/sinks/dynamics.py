@@ -23,9 +23,7 @@ from sinkscope.sinks.scan import Scan, scans
 from sinkscope.sinks.strength import step_position_map
 
 
-def residences(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> pd.DataFrame:
+def residences(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> pd.DataFrame:
     """One row per residence: how long one (layer, head, position) stayed a sink, dips of at most 2 steps included.
 
     Columns: sample, layer, head, key, position, region, start, stop (labels of the steps, both inside), length (recorded
@@ -66,9 +64,7 @@ def residences(
     return frame(pd.concat(parts, ignore_index=True), units=units, dip=DIP, **scan.judge.attrs(epsilon))
 
 
-def dynamics_kinds(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> xr.DataArray:
+def dynamics_kinds(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> xr.DataArray:
     """The kind of each head, str [sample, layer, head]: static, moving, flickering, vanishing, emerging, intermittent, none."""
     found = list(scans(trace, epsilon, rule, scores=scores))
     values = np.stack([np.asarray(KINDS)[scan.kinds] for scan in found])
@@ -146,15 +142,11 @@ def event_alignment(
     only the sink's own token counts; p cannot go below 1/201.
     """
     block = decoding_options(dataset_of(trace)).get("block")
-    found = [
-        align(scan.state, scan.path, block, seed=seed) for scan in scans(trace, epsilon, rule, scores=scores)
-    ]
+    found = [align(scan.state, scan.path, block, seed=seed) for scan in scans(trace, epsilon, rule, scores=scores)]
     return alignment_table(*(np.stack([np.asarray(a[i]) for a in found]) for i in range(4)))
 
 
-def step_overlap(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> xr.DataArray:
+def step_overlap(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> xr.DataArray:
     """Overlap of each head's sink set with its own of the previous step, [sample, step, layer, head], in [0, 1].
 
     NaN in the first step and where both sets are empty. 1 = nothing changed; a moving sink reads 0 in the step it moves.
@@ -164,9 +156,7 @@ def step_overlap(
     return labelled(values, "overlap", _coords(found, "step", "layer", "head"), units="Jaccard index")
 
 
-def layer_overlap(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto"
-) -> xr.DataArray:
+def layer_overlap(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto") -> xr.DataArray:
     """Overlap of the sink positions of two layers (all heads together) in the same step, [sample, layer, other_layer].
 
     Mean over steps of the Jaccard index, in [0, 1]; NaN where both are always empty. Focus-dLLM (arXiv 2602.02159) relies on it

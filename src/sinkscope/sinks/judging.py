@@ -127,12 +127,7 @@ class Judge:
 
     @classmethod
     def of(
-        cls,
-        trace: Any,
-        epsilon: float = EPSILON,
-        rule: str = AUTO,
-        scores: str = "auto",
-        percent: bool = False,
+        cls, trace: Any, epsilon: float = EPSILON, rule: str = AUTO, scores: str = "auto", percent: bool = False
     ) -> Judge:
         """Choose. percent: in that unit also where multiples of uniform attention are usual, to compare the two."""
         note = check_rule(rule, epsilon)
@@ -159,12 +154,7 @@ class Judge:
     def attrs(self, epsilon: float) -> dict[str, Any]:
         """How it was decided, for the attributes of a result."""
         means = head_means(self.data, self.name)
-        about = {
-            "rule": self.rule,
-            "epsilon": float(epsilon),
-            "formula": RULES[self.rule],
-            "scores": self.name,
-        }
+        about = {"rule": self.rule, "epsilon": float(epsilon), "formula": RULES[self.rule], "scores": self.name}
         return {**about, "scope": "head means" if means else "head", "note": self.note}
 
     def step(self, state: SampleState, step: int, received: Array, layers: slice = slice(None)) -> Judged:
@@ -197,15 +187,11 @@ class Judge:
             return around(length, position, np.maximum(length - active, 0), length), None
         gap = None if self.queries == FAR else 0
         windows = window_of(self.data)[layers]
-        each = {
-            wide: distant(length, position, wide or None, gap) for wide in dict.fromkeys(windows.tolist())
-        }
+        each = {wide: distant(length, position, wide or None, gap) for wide in dict.fromkeys(windows.tolist())}
         if len(each) == 1:
             return next(iter(each.values())), int(length[0])
         fields = [field.name for field in dataclasses.fields(Distant)]
-        rows = {
-            f: np.stack([np.asarray(getattr(each[w], f)) for w in windows.tolist()])[:, None] for f in fields
-        }
+        rows = {f: np.stack([np.asarray(getattr(each[w], f)) for w in windows.tolist()])[:, None] for f in fields}
         return Distant(**rows), int(length[0])
 
 

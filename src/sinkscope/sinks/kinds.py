@@ -82,9 +82,7 @@ def kinds_of(path: Array, sinks: Array, observed: Array, position: Array, order:
     path int [T, H]: the key of the strongest sink, −1 without; sinks bool [T, H, K]; observed bool [T, H]: steps that could be
     scored; position int [K]; order float [K]: when each key was decided, NaN if never.
     """
-    found = [
-        KINDS.index(kind_of(path[use, h], sinks[use, h], position, order)) for h, use in enumerate(observed.T)
-    ]
+    found = [KINDS.index(kind_of(path[use, h], sinks[use, h], position, order)) for h, use in enumerate(observed.T)]
     return np.array(found, dtype=np.int8)
 
 

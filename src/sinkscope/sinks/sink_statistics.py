@@ -105,9 +105,7 @@ def sink_statistics(
         name: (("sample", *dims), np.stack([record[name][1] for record in records]))
         for name, (dims, _) in records[0].items()
     }
-    if "strength" in parts and (
-        "prefill_received" in data or (judge.name == "received" and not is_causal(data))
-    ):
+    if "strength" in parts and ("prefill_received" in data or (judge.name == "received" and not is_causal(data))):
         variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
     others = [setting for setting in settings if setting != (epsilon, rule)] if SETTINGS in parts else []
     if others:
@@ -115,9 +113,7 @@ def sink_statistics(
         options = {"scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": known}
         for number, (other, by) in enumerate(others):
             each = sink_statistics(data, other, by, **options)
-            variables |= {
-                _numbered(str(name), number): (each[name].dims, each[name].values) for name in each.data_vars
-            }
+            variables |= {_numbered(str(name), number): (each[name].dims, each[name].values) for name in each.data_vars}
     return xr.Dataset(
         variables,
         coords={
@@ -180,9 +176,7 @@ def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkSta
     """
     shards = list(shards)
     if not shards or not all(is_statistics(shard) for shard in shards):
-        raise InputError(
-            "merge needs at least one result of sinkscope.sinks.sink_statistics, and nothing else"
-        )
+        raise InputError("merge needs at least one result of sinkscope.sinks.sink_statistics, and nothing else")
     first = shards[0]
     for other in shards[1:]:
         for name in _SAME:
@@ -193,13 +187,9 @@ def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkSta
                 )
         for dim in ("layer", "head"):
             if not np.array_equal(first[dim].values, other[dim].values):
-                raise InputError(
-                    f"these shards hold different {dim}s; merge only traces of one model and capture"
-                )
+                raise InputError(f"these shards hold different {dim}s; merge only traces of one model and capture")
     # Exact: another join would fill what a shard lacks, and nobody would see it.
-    joined = xr.concat(
-        shards, dim="sample", data_vars="all", coords="minimal", join="exact", combine_attrs="override"
-    )
+    joined = xr.concat(shards, dim="sample", data_vars="all", coords="minimal", join="exact", combine_attrs="override")
     if relabel:
         return joined.assign_coords(sample=np.arange(joined.sizes["sample"]))
     names, counts = np.unique(joined["sample"].values, return_counts=True)

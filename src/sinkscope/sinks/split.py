@@ -50,9 +50,7 @@ def by_query(data: xr.Dataset, sample: int, step: int) -> dict[str, Array]:
     return {str(kind): values[i] for i, kind in enumerate(data["query_kind"].values.tolist())}
 
 
-def split_counts(
-    data: xr.Dataset, sample: int, epsilon: float = EPSILON, rule: str = "sum"
-) -> dict[str, Array]:
+def split_counts(data: xr.Dataset, sample: int, epsilon: float = EPSILON, rule: str = "sum") -> dict[str, Array]:
     """Head-steps of one sample by layer, float [L]: split, both, and control_split, control_both of the random classes.
 
     NaN for the controls when the trace has none.
@@ -97,11 +95,7 @@ def split_sinks(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> xr.D
             present = sinks_of(values[kind], epsilon, rule).any(axis=-1)
             keys[kind][sample, step] = np.where(present, _strongest(values[kind]), -1)
     return xr.Dataset(
-        {
-            "split": (dims, split),
-            "both": (dims, both),
-            **{f"{kind}_key": (dims, keys[kind]) for kind in CLASSES},
-        },
+        {"split": (dims, split), "both": (dims, both), **{f"{kind}_key": (dims, keys[kind]) for kind in CLASSES}},
         coords=coords,
         attrs={"epsilon": epsilon, "rule": rule, "units": "split, both: 1; keys: column of the trace"},
     )

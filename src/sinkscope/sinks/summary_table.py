@@ -59,9 +59,7 @@ class _Rows:
         self.prompts = statistics["prompt"].values
         self.rows: list[tuple[Any, ...]] = []
 
-    def add(
-        self, section: str, measure: Measure, value: Any, note: str = "", of: str = "", unit: str = ""
-    ) -> None:
+    def add(self, section: str, measure: Measure, value: Any, note: str = "", of: str = "", unit: str = "") -> None:
         estimate = value if isinstance(value, Estimate) else Estimate(value, np.nan, np.nan)
         self.rows.append((section, measure.named(of), *estimate, unit or measure.unit, note))
 

@@ -10,17 +10,7 @@ import pandas as pd
 
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes
-from sinkscope.sinks.dataset import (
-    ANSWER,
-    PROMPT,
-    Array,
-    all_heads,
-    blocks,
-    frame,
-    head_means,
-    labels,
-    sample_state,
-)
+from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, all_heads, blocks, frame, head_means, labels, sample_state
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import DRAIN_RATIO, key_median, per_query_head
 

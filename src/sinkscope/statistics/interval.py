@@ -111,22 +111,16 @@ def score_interval(right: float, n: float, z: float) -> Interval:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     # Exact at the ends, where rounding would leave 1e-18 instead of 0.
-    return Interval(
-        0.0 if right == 0 else max(0.0, centre - half), 1.0 if right == n else min(1.0, centre + half)
-    )
+    return Interval(0.0 if right == 0 else max(0.0, centre - half), 1.0 if right == n else min(1.0, centre + half))
 
 
 def checked_scores(values: ArrayLike) -> Scores:
     """The scores as an array: one finite value for each document, and at least one."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
-        raise InputError(
-            f"scores of shape {array.shape}: expected one value for each document, and at least one"
-        )
+        raise InputError(f"scores of shape {array.shape}: expected one value for each document, and at least one")
     if not np.all(np.isfinite(array)):
-        raise InputError(
-            f"{int(np.sum(~np.isfinite(array)))} scores are not finite: grade every document first"
-        )
+        raise InputError(f"{int(np.sum(~np.isfinite(array)))} scores are not finite: grade every document first")
     return array
 
 
@@ -163,9 +157,7 @@ def ratio_interval(
     top = np.asarray(numerator, dtype=np.float64)
     shape = top.shape
     if len(shape) == 0 or shape[0] == 0:
-        raise InputError(
-            "an interval over prompts needs at least one sample, got none; check the trace's sample axis"
-        )
+        raise InputError("an interval over prompts needs at least one sample, got none; check the trace's sample axis")
     bottom = np.asarray(denominator, dtype=np.float64)
     bottom = np.broadcast_to(bottom.reshape(bottom.shape + (1,) * (len(shape) - bottom.ndim)), shape)
     valid = np.isfinite(top) & np.isfinite(bottom)

@@ -85,9 +85,7 @@ def paired_interval(before: ArrayLike, after: ArrayLike, confidence: float = CON
     return Estimate(float(change.mean()), float(low), float(high))
 
 
-def kept_share(
-    before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE, guess: float = 0.0
-) -> Estimate:
+def kept_share(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE, guess: float = 0.0) -> Estimate:
     """The share of the accuracy that is left, mean(after) / mean(before), paired.
 
     Bonett and Price (2006, Statistics in Medicine 25:3039): two Wilson intervals, narrowed for what the runs have in common.
@@ -106,15 +104,10 @@ def kept_share(
         return Estimate(math.nan, math.nan, math.nan)
     shares = [(right + 1) / (n + 2) for right in (left, base)]
     spread = math.sqrt((apart + 2) / ((left + 1) * (base + 1)))
-    parts = [
-        math.sqrt(max(0.0, 1 - share) / (right + 1))
-        for share, right in zip(shares, (left, base), strict=True)
-    ]
+    parts = [math.sqrt(max(0.0, 1 - share) / (right + 1)) for share, right in zip(shares, (left, base), strict=True)]
     z = normal_quantile(confidence) * spread / sum(parts)
     above, below = (score_interval(min(right, n), n, z) for right in (left, base))
-    return Estimate(
-        left / base, above.low / below.high, above.high / below.low if below.low > 0 else math.inf
-    )
+    return Estimate(left / base, above.low / below.high, above.high / below.low if below.low > 0 else math.inf)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
@@ -258,9 +251,7 @@ def over_seeds(scores: ArrayLike) -> Scores:
     """Scores [seeds, n], at least 3 seeds, averaged for each document: [n]."""
     each = np.asarray(scores, dtype=np.float64)
     if each.ndim != 2 or each.shape[0] < LEAST_SEEDS:
-        raise InputError(
-            f"scores of shape {each.shape}: expected [seeds, documents], at least {LEAST_SEEDS} seeds"
-        )
+        raise InputError(f"scores of shape {each.shape}: expected [seeds, documents], at least {LEAST_SEEDS} seeds")
     checked_scores(each.ravel())
     mean: Scores = each.mean(axis=0)
     return mean
@@ -273,9 +264,7 @@ def align(
     if first.keys() != second.keys():
         missing = [sorted(b.keys() - a.keys()) for a, b in ((first, second), (second, first))]
         words = "; ".join(
-            f"{name} lacks {len(ids)}, such as {ids[0]}"
-            for name, ids in zip(names, missing, strict=True)
-            if ids
+            f"{name} lacks {len(ids)}, such as {ids[0]}" for name, ids in zip(names, missing, strict=True) if ids
         )
         raise InputError(f"the runs answered different documents ({words}): compare runs with the same limit")
     order = sorted(first)

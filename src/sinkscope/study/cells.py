@@ -141,9 +141,7 @@ class Cell:
 
     def as_data(self) -> dict[str, Any]:
         """The content of cell.json: the identity, and names for people."""
-        names = {
-            name: getattr(self, name) for name in ("id", "title", "task", "decoding_name", "group", "answers")
-        }
+        names = {name: getattr(self, name) for name in ("id", "title", "task", "decoding_name", "group", "answers")}
         return {**names, "model": self.model.source, "identity": dict(self.identity)}
 
     def columns(self) -> dict[str, Any]:
@@ -202,11 +200,7 @@ def _read(cell: Cell, known: dict[tuple[int, tuple[int, ...]], str]) -> Cell:
 
 
 def outline(
-    study: Study,
-    facts: Mapping[str, Facts],
-    samples: int | None = None,
-    sandbox: str = "auto",
-    exact: bool = True,
+    study: Study, facts: Mapping[str, Facts], samples: int | None = None, sandbox: str = "auto", exact: bool = True
 ) -> list[Cell]:
     """All cells of a study, without identities.
 
@@ -230,9 +224,7 @@ def outline(
                 data = study.data.get(registry.base_and_scheme(name)[0])
                 tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
                 if data is not None or is_file(name):
-                    tasks[
-                        name, family
-                    ].documents()  # a file that is damaged is said before anything is computed
+                    tasks[name, family].documents()  # a file that is damaged is said before anything is computed
             task = tasks[name, family]
             count = documents.count_of(grid.samples, task, auto)
             numbers = documents.chosen(study, grid, task, count, kind == "trace", exact)
@@ -266,15 +258,7 @@ def _section(
         capture = Looks(grid.looks)
     seeds = grid.seeds if decoding.draws else grid.seeds[:1]
     return [
-        Cell(
-            kind,
-            Experiment(facts, task, decoding, policy, rule, seeds),
-            model,
-            *names,
-            numbers,
-            capture,
-            **more,
-        )
+        Cell(kind, Experiment(facts, task, decoding, policy, rule, seeds), model, *names, numbers, capture, **more)
         for policy in expanded(grid.policies, grid.controls)
         for rule in expanded_reuse(grid.reuse, grid.controls, decoding)
     ]
@@ -342,9 +326,7 @@ def expanded(policies: Sequence[str], controls: int) -> list[Policy | None]:
     return list(made.values())
 
 
-def expanded_reuse(
-    rules: Sequence[str], controls: int, decoding: Decoding | None = None
-) -> list[Reuse | None]:
+def expanded_reuse(rules: Sequence[str], controls: int, decoding: Decoding | None = None) -> list[Reuse | None]:
     """Reuse rules from their text forms, published settings as what they are, random ones once for each seed.
 
     Raises InputError for a rule that cannot act under the decoding.

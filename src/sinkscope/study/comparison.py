@@ -272,9 +272,7 @@ def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
                 f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
             )
         if len(run.records) != run.n * len(run.seeds):
-            raise InputError(
-                f"the run under {name_of(run.settings)} is not finished: some documents lack a seed"
-            )
+            raise InputError(f"the run under {name_of(run.settings)} is not finished: some documents lack a seed")
 
 
 def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluation]]) -> None:

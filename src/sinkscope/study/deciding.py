@@ -58,11 +58,7 @@ def part_of(cell: Cell) -> str:
 
 
 def _said(claims: Mapping[str, set[Status]]) -> str:
-    words = {
-        "can support or contradict": 2,
-        "only support": Status.SUPPORTED,
-        "only contradict": Status.CONTRADICTED,
-    }
+    words = {"can support or contradict": 2, "only support": Status.SUPPORTED, "only contradict": Status.CONTRADICTED}
     order = [claim.name for claim in CLAIMS if claim.name in claims]
     groups = {
         said: [name for name in order if (len(claims[name]) == which or claims[name] == {which})]
@@ -90,9 +86,7 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
 
     def masks(cell: Cell) -> float:
         policy = cell.experiment.policy
-        return float(
-            policy is not None and policy.control is None and getattr(policy, "among", "") != "others"
-        )
+        return float(policy is not None and policy.control is None and getattr(policy, "among", "") != "others")
 
     def of(*families: str) -> Lost:
         return lambda cell: masks(cell) * (cell.experiment.model.family in families)
@@ -173,9 +167,7 @@ def _traced(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
         if plain is None:
             continue
         policies = {cell.policy for cell in own}
-        families = {
-            other.family for other in sets if traced._replace(model=other.model, family=other.family) == other
-        }
+        families = {other.family for other in sets if traced._replace(model=other.model, family=other.family) == other}
         for claim in CLAIMS:
             if not claim.concerns(traced.family) or claim.kind not in (Kind.TRACES, Kind.PAIRS):
                 continue
@@ -208,9 +200,7 @@ def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: 
         estimates = beyond(Measure[options["measure"]], options["limit"], way, options.get("of", ""))
     elif claim.decide == "either":
         estimates = beyond(Measure[options["wanted"]], options["limit"], sign, options.get("of", ""))
-        estimates |= beyond(
-            Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", "")
-        )
+        estimates |= beyond(Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", ""))
         estimates |= beyond(Measure.MOVING_BEYOND, 0.5, 1)
     elif claim.decide == "drifts":
         estimates = beyond(Measure.DRIFT, 0.1 * options["sign"], sign * options["sign"], "position")
@@ -218,13 +208,9 @@ def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: 
         estimates |= {Measure.BLOCK_P.named(): point(0.0)} if Measure.BLOCK_P.named() in estimates else {}
     elif claim.decide == "fewer_than" and options["family"] in families:
         estimates = beyond(Measure.SINKS, 1.0, -2 * sign)
-        others = (
-            Measures("other", options["family"], Kind.TRACES, estimates=beyond(Measure.SINKS, 1.0, 2 * sign)),
-        )
+        others = (Measures("other", options["family"], Kind.TRACES, estimates=beyond(Measure.SINKS, 1.0, 2 * sign)),)
     elif claim.decide == "later_and_less_sure" and POLICY in policies:
-        estimates = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(
-            Measure.DELAY_OF, 0.0, sign, LESS
-        )
+        estimates = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(Measure.DELAY_OF, 0.0, sign, LESS)
         if any(control(policy) is not None for policy in policies):
             estimates |= {Measure.DAMAGE.named(): point(1.0)}
     return Measures("planted", family, claim.kind, prompts=n, estimates=estimates, others=others)

@@ -42,9 +42,7 @@ def numbered(task: Task, numbers: Sequence[int]) -> list[Document]:
     """The documents of the task with these numbers."""
     documents = first_documents(task, max(numbers) + 1)
     if len(documents) <= max(numbers):
-        raise InputError(
-            f"{task.name} has {len(documents)} documents here, and number {max(numbers)} is wanted"
-        )
+        raise InputError(f"{task.name} has {len(documents)} documents here, and number {max(numbers)} is wanted")
     return [documents[number] for number in numbers]
 
 
@@ -59,9 +57,7 @@ def count_of(samples: int | str, task: Task, auto: int) -> int:
     return min(int(samples), SIZES.get(task.name, int(samples)))
 
 
-def chosen(
-    study: Study, grid: Grid, task: Task, count: int, varied: bool, exact: bool = True
-) -> tuple[int, ...]:
+def chosen(study: Study, grid: Grid, task: Task, count: int, varied: bool, exact: bool = True) -> tuple[int, ...]:
     """Numbers of the documents that a section takes.
 
     varied: of varied length. Without `exact`, for an estimate, nothing is read that is not on this machine.
@@ -128,12 +124,9 @@ def prompt_lengths(model: StudyModel, task: Task, count: int) -> tuple[int, ...]
     spec = family_of(checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     # Encoding a prompt reads these of a model, and no weights.
-    reader: Any = SimpleNamespace(
-        tokenizer=tokenizer, source=model.source, ids=spec.special_ids(checkpoint, tokenizer)
-    )
+    reader: Any = SimpleNamespace(tokenizer=tokenizer, source=model.source, ids=spec.special_ids(checkpoint, tokenizer))
     _LENGTHS[key] = tuple(
-        len(encode_prompt(reader, task.prompt(document), task.scheme).ids)
-        for document in first_documents(task, count)
+        len(encode_prompt(reader, task.prompt(document), task.scheme).ids) for document in first_documents(task, count)
     )
     return _LENGTHS[key]
 

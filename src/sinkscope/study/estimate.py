@@ -84,8 +84,7 @@ def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, Speed]:
         first.setdefault(cell.model.name, cell)
     speeds: dict[str, Speed] = {}
     executor.run(
-        [Measurement(cell) for cell in first.values()],
-        lambda job, result: speeds.update({job.cell.model.name: result}),
+        [Measurement(cell) for cell in first.values()], lambda job, result: speeds.update({job.cell.model.name: result})
     )
     return speeds
 
@@ -109,9 +108,7 @@ def choose_samples(study: Study, facts: Mapping[str, Facts], speeds: Speeds, wor
     Rounded down to a multiple of 8, so that two measurements of nearly the same speed agree more often.
     """
     least = study.budget.least
-    once, twice = (
-        seconds(outline(study, facts, count, exact=False), speeds, workers) for count in (least, 2 * least)
-    )
+    once, twice = (seconds(outline(study, facts, count, exact=False), speeds, workers) for count in (least, 2 * least))
     each = (twice - once) / least
     fixed = once - each * least
     count = int((study.budget.seconds - fixed) / each) if each > 0 else study.budget.most

@@ -64,9 +64,7 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
     def beside(own: Measures, other: Measures) -> bool:
         """Another model, and of the causal ones its twin alone where it has one."""
         twin = models[own.subject].twin
-        return other.subject != own.subject and (
-            not twin or other.family != "causal" or other.subject == twin
-        )
+        return other.subject != own.subject and (not twin or other.family != "causal" or other.subject == twin)
 
     return [
         replace(own, others=tuple(other for other in settings[own.kind, own.about] if beside(own, other)))
@@ -95,9 +93,7 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
         ]
         if asked:
             *_, at, policy = min(asked, key=lambda each: each[:3])
-            verdicts[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(
-                measured_of[at]
-            )
+            verdicts[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(measured_of[at])
     return verdicts
 
 
@@ -157,9 +153,7 @@ def _traced(frames: Frames) -> Iterator[Measures]:
     for _, part in exact.groupby(["model", "cell"], sort=False):
         first: dict[Any, Any] = part.iloc[0].to_dict()
         estimates = estimates_of(part)
-        prompts = (
-            estimates[Measure.PROMPTS.named()].value if Measure.PROMPTS.named() in estimates else math.nan
-        )
+        prompts = estimates[Measure.PROMPTS.named()].value if Measure.PROMPTS.named() in estimates else math.nan
         yield Measures(
             str(first["model"]), kind=Kind.TRACES, about=f"{first['traces']}, {first['task']}", estimates=estimates,
             prompts=int(prompts) if math.isfinite(prompts) else 0, elsewhere=_elsewhere(elsewhere, first),
@@ -200,14 +194,10 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
         name = min(near, key=lambda name: abs(math.log(near[name])), default="")
         estimates = {str(each): mean_interval(np.asarray(masked[each], dtype=np.float64)) for each in masked}
         if name:
-            both = [
-                table.loc[masked.index.intersection(tables[name].index)] for table in (masked, tables[name])
-            ]
+            both = [table.loc[masked.index.intersection(tables[name].index)] for table in (masked, tables[name])]
             whole = np.asarray(both[0][damage]), np.asarray(both[1][damage])
             estimates = {
-                str(each): mean_interval(
-                    beyond_damage(np.asarray(both[0][each]), np.asarray(both[1][each]), whole)
-                )
+                str(each): mean_interval(beyond_damage(np.asarray(both[0][each]), np.asarray(both[1][each]), whole))
                 for each in masked
                 if each in both[1]
             } | {Measure.DAMAGE.named(): point(near[name])}

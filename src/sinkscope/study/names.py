@@ -116,9 +116,7 @@ def label(policy: str, causal: bool) -> str:
         return "  random keys, nearest in attention" if kind.match == "mass" else "  as many random keys"
     rule, distant = rule_of(policy)
     said = "no mask" if policy == "none" else ""
-    if isinstance(rule, MaskTop) and rule == MaskTop(
-        rule.k, rule.scope, rule.epsilon, rule.among, effect=rule.effect
-    ):
+    if isinstance(rule, MaskTop) and rule == MaskTop(rule.k, rule.scope, rule.epsilon, rule.among, effect=rule.effect):
         many = "" if rule.k == 1 else f"{rule.k} "
         what = {True: "key", False: "key, if no sink"}[rule.among == "sinks"]
         if (

@@ -46,9 +46,7 @@ class RayExecutor(Executor):
         self.workers = settings.workers or gpus or max(1, int(total.get("CPU", 1)))
         self._where = ("cuda", None) if gpus else ("cpu", 1)
         # max_calls: a process stays, and keeps its model.
-        self._task: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=TRIES, max_calls=0)(
-            do
-        )
+        self._task: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=TRIES, max_calls=0)(do)
 
     def send(self, job: Job) -> Future[JobResult]:
         """Submit a task, which waits for a node with room for it."""

@@ -77,9 +77,7 @@ class SlurmExecutor(Executor):
                 batch = left.pop(task)
                 try:
                     results: list[JobResult] = task.result()
-                except (
-                    Exception
-                ):  # killed, timed out, node lost: its records are there, the rest is done again
+                except Exception:  # killed, timed out, node lost: its records are there, the rest is done again
                     again += batch
                     continue
                 for job, result in zip(batch, results, strict=True):

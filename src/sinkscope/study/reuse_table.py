@@ -11,15 +11,7 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.reuse import parse_reuse
-from sinkscope.statistics import (
-    Estimate,
-    bounded,
-    compare,
-    mean_difference,
-    mean_interval,
-    ratio_interval,
-    wilson,
-)
+from sinkscope.statistics import Estimate, bounded, compare, mean_difference, mean_interval, ratio_interval, wilson
 from sinkscope.study.comparison import holm_over
 
 CONTROLS = ("random", "recent")
@@ -68,9 +60,7 @@ def reuse_table(
     """
     known = [frame for frame in (exact, answers, agreement) if frame is not None and len(frame)]
     every = pd.concat(known, ignore_index=True)
-    every["reuse"] = (
-        every.get("reuse", pd.Series(index=every.index, dtype=object)).fillna("none").map(_first_draw)
-    )
+    every["reuse"] = every.get("reuse", pd.Series(index=every.index, dtype=object)).fillna("none").map(_first_draw)
     columns = [str(column) for column in known[0]]
     setting = columns[: columns.index("cell")]
     rows = []
@@ -121,9 +111,7 @@ def _accuracy(known: Rule, exact: Rule | None) -> dict[str, Any]:
 def _work_saved(known: Rule) -> float | None:
     if known.rule is None:
         return 0.0
-    rows = (
-        pd.concat([known.agreed, known.graded]).reindex(columns=["macs", "macs_exact"]).astype(float).dropna()
-    )
+    rows = pd.concat([known.agreed, known.graded]).reindex(columns=["macs", "macs_exact"]).astype(float).dropna()
     return 1 - rows["macs"].sum() / rows["macs_exact"].sum() if len(rows) else 0.0
 
 
@@ -135,11 +123,7 @@ def _agreement(known: Rule) -> dict[str, Any]:
         equal, divergence, parted = (known.of(name) for name in ("tokens_equal", "kl", "first_step"))
         # Of the documents that part at all.
         first_step = float(parted.median()) if len(parted) else None
-        columns = {
-            "agreement_n": len(equal),
-            "same_tokens": float((equal == 1).mean()),
-            "first_step": first_step,
-        }
+        columns = {"agreement_n": len(equal), "same_tokens": float((equal == 1).mean()), "first_step": first_step}
         ratio = known.time_ratio()
         estimates = {
             "tokens_equal": mean_interval(equal, scale="share"),

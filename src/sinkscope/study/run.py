@@ -176,14 +176,10 @@ class _Run:
             self.store.write_facts(self.study, self.facts)
             size = estimate.sentences(self.asked, self.study, speeds)
             # Accuracies that others wait for; of a model that is under a floor, nothing more is asked there.
-            self._compute(
-                [cell for cell in cells if cell.floor and cell.policy == "none"], cells, speeds, size
-            )
+            self._compute([cell for cell in cells if cell.floor and cell.policy == "none"], cells, speeds, size)
             self._grade(cells)
             under = {(row["model"], row["task"]) for row in under_floor(self.store, cells)}
-            cells = [
-                cell for cell in cells if not (cell.floor and cell.policy != "none" and cell.section in under)
-            ]
+            cells = [cell for cell in cells if not (cell.floor and cell.policy != "none" and cell.section in under)]
             self._compute(cells, cells, speeds, size)
         finally:
             if "executor" in vars(self):
@@ -228,9 +224,7 @@ class _Run:
         total: dict[str, float] = defaultdict(float)
         for shard in shards:
             total[shard.cell.model.name] += each[shard.cell.id] * shard.size
-        shards.sort(
-            key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * one.size)
-        )
+        shards.sort(key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * one.size))
         account = _Account(self.store, self.progress, each, {cell: len(done) for cell, done in there.items()})
         self.progress.begin(sum(estimate.work(cell, speeds) * cell.answers for cell in every), account.done)
         try:
@@ -312,9 +306,7 @@ class _Account:
         each: cell → the work of one answer. there: cell → answers that were there.
     """
 
-    def __init__(
-        self, store: Store, progress: Progress, each: Mapping[str, float], there: Mapping[str, int]
-    ) -> None:
+    def __init__(self, store: Store, progress: Progress, each: Mapping[str, float], there: Mapping[str, int]) -> None:
         self.store, self.progress, self.each, self.answers = store, progress, each, dict(there)
 
     @property
@@ -341,9 +333,7 @@ def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
     """A line on how programs that models write are confined, or why they are not graded; "" in a study without any."""
     from sinkscope.tasks import sandbox
 
-    coded = sorted(
-        {cell.task for cell in cells if cell.kind == "evaluate" and cell.experiment.task.runs_code}
-    )
+    coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.experiment.task.runs_code})
     if not coded:
         return ""
     if sandbox.available(kind) is not None:

@@ -132,9 +132,7 @@ def check_identity(cell: Cell, model: Model) -> None:
     """Refuse to work on a cell with another model, task or documents than it was planned with."""
     different = list(differences(cell.identity, cell.on(ModelIdentity.of(model)).identity))
     if different:
-        raise InputError(
-            f"{cell.title} was planned with something else than is here: {'; '.join(different[:3])}"
-        )
+        raise InputError(f"{cell.title} was planned with something else than is here: {'; '.join(different[:3])}")
 
 
 def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
@@ -206,9 +204,7 @@ def _replayed(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
     return recorded(model, cell.experiment.task, item, run, prompt, more)
 
 
-def _agreements(
-    cell: Cell, model: Model, wanted: Sequence[Item], batch_size: BatchSize
-) -> Iterator[list[Generation]]:
+def _agreements(cell: Cell, model: Model, wanted: Sequence[Item], batch_size: BatchSize) -> Iterator[list[Generation]]:
     """Generations under a reuse rule beside exact ones, as many at a time as fit.
 
     The run with an exact forward beside each approximate one comes first: the first run of a process is slow, and the two that

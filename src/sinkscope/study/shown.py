@@ -76,16 +76,10 @@ def lines(shown: ShownTable, table: pd.DataFrame | None) -> list[str]:
     for _, group in groups:
         records: list[Any] = group.to_dict("records")
         columns = [
-            column
-            for column in shown.columns
-            if not column.form or group.get(column.name, pd.Series()).notna().any()
+            column for column in shown.columns if not column.form or group.get(column.name, pd.Series()).notna().any()
         ]
         body = [[cell(row, column) for column in columns] for row in records]
-        said += [
-            shown.caption.format(**records[0]),
-            *aligned([[column.heading for column in columns], *body]),
-            "",
-        ]
+        said += [shown.caption.format(**records[0]), *aligned([[column.heading for column in columns], *body]), ""]
     return said
 
 

@@ -130,15 +130,11 @@ def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
         equal_means([over_seeds(answer.control) - answer.policy for answer in matched.values()]),
         equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
     )
-    proportional = equal_ratios(
-        [(1 - answer.policy, 1 - over_seeds(answer.control)) for answer in matched.values()]
-    )
+    proportional = equal_ratios([(1 - answer.policy, 1 - over_seeds(answer.control)) for answer in matched.values()])
     return SkillComparison(losses, target, p, left_out, _verdict(matched, losses, p, proportional))
 
 
-def _verdict(
-    kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float, proportional: float
-) -> Verdict:
+def _verdict(kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float, proportional: float) -> Verdict:
     far = max(losses, key=lambda loss: abs(loss.apart.value))
     verdict = weighed(Measure.SKILL_APART, far.apart, ALIKE if far.apart.value > 0 else -ALIKE, of=far.skill)
     verdict = replace(verdict, n=min(loss.n for loss in losses), unit="document").beside_it(
@@ -168,8 +164,7 @@ def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str
     for target in sorted({float(scores.mean()) for scores in scores_at.values()}):
         near = [key for key, scores in scores_at.items() if abs(float(scores.mean()) - target) <= BAND]
         right = {
-            skill: sum(int((scores_at[key] >= RIGHT).sum()) for key in near if key[0] == skill)
-            for skill in answers
+            skill: sum(int((scores_at[key] >= RIGHT).sum()) for key in near if key[0] == skill) for skill in answers
         }
         chosen = {
             skill: tuple(level for name, level in near if name == skill)
@@ -191,15 +186,12 @@ def _right(given: SkillAnswers, levels: tuple[int, ...]) -> SkillAnswers:
 def _pairs(given: SkillAnswers, levels: tuple[int, ...]) -> list[tuple[Array, Array]]:
     """All documents at these levels, level by level: scores under the control and under the policy."""
     return [
-        (over_seeds(given.control[:, given.level == level]), given.policy[given.level == level])
-        for level in levels
+        (over_seeds(given.control[:, given.level == level]), given.policy[given.level == level]) for level in levels
     ]
 
 
 def _losses(
-    answers: Mapping[str, SkillAnswers],
-    chosen: Mapping[str, tuple[int, ...]],
-    kept: Mapping[str, SkillAnswers],
+    answers: Mapping[str, SkillAnswers], chosen: Mapping[str, tuple[int, ...]], kept: Mapping[str, SkillAnswers]
 ) -> tuple[SkillLoss, ...]:
     # Together these intervals hold with 95 %: Bonferroni's, one for each skill.
     together = 1 - (1 - CONFIDENCE) / len(chosen)
@@ -233,9 +225,7 @@ def _mean(estimates: list[Estimate]) -> Estimate:
 def _check(skill: str, given: SkillAnswers) -> None:
     n = len(given.level)
     if not (len(given.plain) == len(given.policy) == n and given.control.ndim == 2):
-        raise InputError(
-            f"{skill}: levels, plain and policy scores [n] and control scores [seeds, n] are expected"
-        )
+        raise InputError(f"{skill}: levels, plain and policy scores [n] and control scores [seeds, n] are expected")
     if given.control.shape[1] != n or given.control.shape[0] < LEAST_SEEDS:
         raise InputError(
             f"{skill}: control scores of shape {given.control.shape} for {n} documents: at least {LEAST_SEEDS} seeds are needed"
@@ -256,8 +246,7 @@ def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for _, group in asked.groupby(["model", "decoding_name", "scheme"], sort=False):
         scores = group.astype({"passed": float}).pivot_table("passed", STRATUM, "policy")
         policies = {
-            str(name): list(of_policy.unique())
-            for name, of_policy in group.groupby("name", sort=False)["policy"]
+            str(name): list(of_policy.unique()) for name, of_policy in group.groupby("name", sort=False)["policy"]
         }
         draws = {name: scores[columns].dropna() for name, columns in policies.items()}
         first: Any = group.drop_duplicates("name").set_index("name")[setting]
@@ -265,15 +254,11 @@ def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
         plain = draws["none"].mean(axis=1) if "none" in draws else pd.Series(dtype=float)
         for name, of_policy in draws.items():
             compared = plain if name != "none" else plain[:0]
-            rows += [
-                {**about[name], "policy": name, **row} for row in _rows(of_policy.mean(axis=1), compared)
-            ]
+            rows += [{**about[name], "policy": name, **row} for row in _rows(of_policy.mean(axis=1), compared)]
             kind = control(name)
             if kind is not None and {"none", kind.like} <= draws.keys() and of_policy.shape[1] >= LEAST_SEEDS:
                 about_losses = {**about[kind.like], "policy": kind.like, "match": kind.match}
-                losses += [
-                    about_losses | row for row in _compared(plain, draws[kind.like].mean(axis=1), of_policy)
-                ]
+                losses += [about_losses | row for row in _compared(plain, draws[kind.like].mean(axis=1), of_policy)]
     return {name: pd.DataFrame(made) for name, made in (("skills", rows), ("skill_losses", losses)) if made}
 
 
@@ -290,14 +275,7 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
         for level, at_level in parts:
             n, right = len(at_level), float(at_level.sum())
             low, high = wilson(min(float(n), right), n)
-            row = {
-                "skill": skill,
-                "difficulty": level,
-                "n": n,
-                "accuracy": right / n,
-                "low": low,
-                "high": high,
-            }
+            row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
             if at_level.index.isin(plain.index).all():
                 paired = compare(at_level.to_numpy(), plain[at_level.index].to_numpy())
                 row |= bounded("difference", paired.difference, *paired.interval)

@@ -124,9 +124,7 @@ class Grid:
                 f"floor should be an accuracy from 0 to 1, in a section with the policy none, got {self.floor!r}"
             )
         if isinstance(self.samples, int) and self.samples > MOST_DOCUMENTS:
-            raise InputError(
-                f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {self.samples}"
-            )
+            raise InputError(f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {self.samples}")
         if not self.seeds:
             raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
@@ -139,18 +137,14 @@ class Grid:
 
     def takes(self, family: str) -> bool:
         """Whether models of a family are in the section."""
-        return (
-            not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
-        )
+        return not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
 
     def task_for(self, family: str) -> str:
         """The task's name for models of a family."""
         if isinstance(self.task, str):
             return self.task
         if family not in self.task:
-            raise InputError(
-                f"the study has no task for models of the family {family}; {nearest(family, self.task)}"
-            )
+            raise InputError(f"the study has no task for models of the family {family}; {nearest(family, self.task)}")
         return self.task[family]
 
 
@@ -324,13 +318,8 @@ def changed(
     every = [section for listed in sections.values() for section in listed]
     # Models that no section names take the sections that name others, where all do: else nothing would be left.
     asked = {name for section in every for name in section.get("models", ())}
-    strangers = (
-        [name for name in models if name not in asked] if all(one.get("models") for one in every) else []
-    )
-    other: dict[str, dict[str, Any]] = {
-        "evaluate": {"samples": samples},
-        "trace": {"epsilon": epsilon, "rule": rule},
-    }
+    strangers = [name for name in models if name not in asked] if all(one.get("models") for one in every) else []
+    other: dict[str, dict[str, Any]] = {"evaluate": {"samples": samples}, "trace": {"epsilon": epsilon, "rule": rule}}
     for kind, listed in sections.items():
         for section in listed:
             if models and section.get("models"):
@@ -369,9 +358,7 @@ def read_data(name: str | Path) -> dict[str, Any]:
     """The TOML data of a study, before anything is checked."""
     path = builtin().get(str(name), Path(name))
     if not path.is_file():
-        raise InputError(
-            f"there is no study {str(name)!r}; {nearest(str(name), builtin())} (or a .toml file)"
-        )
+        raise InputError(f"there is no study {str(name)!r}; {nearest(str(name), builtin())} (or a .toml file)")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
@@ -440,8 +427,7 @@ def with_samples(study: Study, samples: int) -> Study:
 def each_section(study: Study, change: Callable[[Grid], Grid | None]) -> Study:
     """The study with each of its sections changed; None takes one out."""
     made: dict[str, Any] = {
-        kind: tuple(new for grid in getattr(study, kind) if (new := change(grid)) is not None)
-        for kind in SECTIONS
+        kind: tuple(new for grid in getattr(study, kind) if (new := change(grid)) is not None) for kind in SECTIONS
     }
     return dataclasses.replace(study, **made)
 

@@ -165,9 +165,7 @@ class Store:
         try:
             return spec.from_data(spec.read_data(self.study_file), str(self.study_file), names=False)
         except InputError as error:
-            raise InputError(
-                f"{error}; restore it from a copy: the records beside it are as they were"
-            ) from error
+            raise InputError(f"{error}; restore it from a copy: the records beside it are as they were") from error
 
     def resolved(self, asked: spec.Study) -> spec.Study:
         """The study as asked, with what this folder has fixed: numbers for "auto", and the order of its models.
@@ -391,8 +389,5 @@ def load_part(path: Path) -> Part:
     """Read what `save_part` wrote."""
     from sinkscope.inspection.survey import Name
 
-    with (
-        reading(path, "remove it, and run the same command again"),
-        np.load(path, allow_pickle=False) as file,
-    ):
+    with reading(path, "remove it, and run the same command again"), np.load(path, allow_pickle=False) as file:
         return {Name(*name.split("|")): file[name] for name in file.files}

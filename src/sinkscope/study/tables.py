@@ -132,9 +132,7 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
     """The models of cells."""
     return {
-        cell.model.name: Studied(
-            cell.experiment.model.family, cell.model.twin, is_published(cell.model.source)
-        )
+        cell.model.name: Studied(cell.experiment.model.family, cell.model.twin, is_published(cell.model.source))
         for cell in cells
     }
 
@@ -148,16 +146,14 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
     rows = {
-        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in told]
-        for name, told in made.items()
+        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in told] for name, told in made.items()
     }
     rows["needs"] = [
         row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
         for row, verdict in zip(rows["needs"], made["needs"], strict=True)
     ]
     rows["sensitivity"] = [
-        wording.row(verdict) | {"epsilon": epsilon, "rule": rule}
-        for epsilon, rule, verdict in sensitivity(measured)
+        wording.row(verdict) | {"epsilon": epsilon, "rule": rule} for epsilon, rule, verdict in sensitivity(measured)
     ]
     return {name: pd.DataFrame(told).rename(columns={"subject": "model"}) for name, told in rows.items()}
 
@@ -177,9 +173,7 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     answers = store.answers(cell.id)
     missing = cell.answers - len(answers)
     if missing > 0:
-        raise InputError(
-            f"{cell.title} lacks {missing} of {cell.answers} answers; run the same command again"
-        )
+        raise InputError(f"{cell.title} lacks {missing} of {cell.answers} answers; run the same command again")
     settings = settings_of(store.runs(cell.id)[0])
     rows = [record_of(row, grade, settings) for row, grade in answers.values() if grade is not None]
     return Evaluation(tuple(rows), settings)
@@ -210,9 +204,7 @@ def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.
         if cell.id in evaluations:
             frame = evaluations[cell.id].table()
             if evaluations[cell.id].measure == NATS:  # nothing was answered, and nothing graded
-                frame = frame.drop(
-                    columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"]
-                )
+                frame = frame.drop(columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"])
             frames.append(with_columns(frame, cell.columns()))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
@@ -252,9 +244,7 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
         models, empty with fewer than LEAST_MODELS; least, most: the smallest and largest model.
     """
     setting = ["model", "task", "decoding_name", "policy"]
-    tables = [
-        frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames
-    ]
+    tables = [frames[name].assign(table=name) for name in ("likelihood", "results", "sinks") if name in frames]
     if not groups or not tables:
         return pd.DataFrame()
     # A row per measure, as the table of sinks has already.

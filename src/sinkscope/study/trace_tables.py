@@ -29,10 +29,7 @@ def traced(store: Store, cells: Sequence[Cell]) -> Frames:
     """`sinks`: `ss.summary` of the traces of each cell; `depth`: sinks by layer; `thresholds`: by several ε and rules."""
     statistics = {
         cell.id: merge(
-            [
-                load_statistics(store.statistics_file(cell.id, row.index, row.seed))
-                for row in _rows(store, cell)
-            ],
+            [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in _rows(store, cell)],
             relabel=True,
         )
         for cell in cells

@@ -112,9 +112,7 @@ def answer(
         progress(done, right, len(keys))
 
 
-def _records(
-    model: Model, experiment: Experiment, left: Items, batch_size: BatchSize
-) -> Iterator[list[Generation]]:
+def _records(model: Model, experiment: Experiment, left: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
     """Records, some documents at a time; all that can be wrong is refused before the first forward."""
     task, decoding, policy = experiment.task, experiment.decoding, experiment.policy
     if isinstance(task, ReadTask):
@@ -163,9 +161,7 @@ def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Seq
     return sum(grade.passed for part in grade_in_parts(run, task, documents, rows) for grade in part)
 
 
-def batches(
-    model: Model, decoding: Decoding, lengths: Sequence[int], batch_size: BatchSize
-) -> Iterator[list[int]]:
+def batches(model: Model, decoding: Decoding, lengths: Sequence[int], batch_size: BatchSize) -> Iterator[list[int]]:
     """Which prompts run together, as indices into `lengths`; the longest first: a prompt that does not fit is found at once.
 
     On a GPU prompts of different lengths run together, padded to the longest of them (see `decoding.groups`); on a CPU
@@ -206,9 +202,7 @@ def _generate(model: Model, experiment: Experiment, prompts: Prompts, batch: Ite
     for row, item in enumerate(batch):
         keys = padded.lengths[row] + len(run.answer(row))
         shares = {name: getattr(run, name) for name in ACCOUNT if name != "hidden_share"}
-        acted = {
-            name: share if share is None else rounded(float(share[row])) for name, share in shares.items()
-        }
+        acted = {name: share if share is None else rounded(float(share[row])) for name, share in shares.items()}
         acted["key_share"] = None if policy is None else policy.key_share(keys)
         rows.append(recorded(model, experiment.task, item, run, prompts[item.document.id], acted, row))
     return rows
@@ -219,11 +213,7 @@ def recorded(
 ) -> Generation:
     """The record of one row of a run; `more`: numbers of its own besides."""
     hidden = None if run.hidden_share is None else rounded(float(run.hidden_share[row]))
-    output, steps, forwards = (
-        decode_answer(model, run.answer(row), task.scheme),
-        run.steps(row),
-        run.forwards[row],
-    )
+    output, steps, forwards = (decode_answer(model, run.answer(row), task.scheme), run.steps(row), run.forwards[row])
     numbers = {"prompt_tokens": len(prompt.ids), "ties": int(run.ties[:, row].sum()), **run.row_extras(row)}
     name, index, seed = item.document.id, item.index, item.seed
     facts = {**item.facts, **numbers, **more}

@@ -40,9 +40,7 @@ if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Items
 
 RAW = Scheme("raw", source="the continuation with the highest likelihood")
-CHARACTER = Scheme(
-    "character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)"
-)
+CHARACTER = Scheme("character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)")
 GUESSED = {"blimp": 0.5, "piqa": 0.5, "sciq": 0.25, "arc_easy": 0.25, "hellaswag": 0.25}
 """Task → the accuracy of guessing."""
 DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, "hellaswag": CHARACTER}
@@ -118,8 +116,7 @@ class ChoiceTask(ReadTask):
         if self.scheme.name == CHARACTER.name:
             # As lm-eval counts: without the space that separates a continuation from its context.
             values = [
-                value / max(1, len(text.removeprefix(" ")))
-                for text, value in zip(continuations, values, strict=True)
+                value / max(1, len(text.removeprefix(" "))) for text, value in zip(continuations, values, strict=True)
             ]
         return max(range(len(values)), key=lambda number: values[number])
 
@@ -140,9 +137,7 @@ def _likelihoods(
     if model.spec.causal:
         return exact(model, pairs, policy, rows)
     if not isinstance(reading, MaskedReading) or reading.share is not None:
-        raise InputError(
-            "choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)"
-        )
+        raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
     return bounds(model, pairs, policy, reading.masks, rows=rows, greedy=False)
 
 
@@ -155,9 +150,7 @@ def _task(name: str, scheme: str | None = None, family: str | None = None, data:
     return own_choices(name, scheme, family, own_file(data, FIELDS))
 
 
-def own_choices(
-    name: str, scheme: str | None, family: str | None, data: Path | None, content: str = ""
-) -> ChoiceTask:
+def own_choices(name: str, scheme: str | None, family: str | None, data: Path | None, content: str = "") -> ChoiceTask:
     """The questions of a file; `content`: its digest, where it is one's own."""
     defaults = dict.fromkeys([family] if family else ["causal"], DEFAULT.get(name, CHARACTER).name)
     chosen = choose(name, (RAW, CHARACTER), defaults, scheme, family or "causal")

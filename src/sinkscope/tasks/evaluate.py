@@ -70,9 +70,7 @@ def evaluate(
     from sinkscope.reuse import as_reuse
 
     policy, reuse = as_policy(policy), as_reuse(reuse)
-    chosen = prepare(
-        model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox
-    )
+    chosen = prepare(model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox)
     # Only now: what was wrong with the task is told before minutes of reading weights.
     if not isinstance(model, Model):
         model = load(model)
@@ -114,9 +112,7 @@ def write_answers(
     return {item.key for item in wanted}
 
 
-def prepare(
-    family: str, task: str | Task, data: Any = None, sandbox_name: str = "auto", grade: bool = True
-) -> Task:
+def prepare(family: str, task: str | Task, data: Any = None, sandbox_name: str = "auto", grade: bool = True) -> Task:
     """The task for a family, with everything that can fail before a model is loaded: its name, and the sandbox."""
     if isinstance(task, str):
         chosen = registry.get(task, family, data, sandbox_name)

@@ -176,9 +176,7 @@ class Evaluation:
         for document, score in self.scores().items():
             stratum = stratum_of(document)
             if stratum is None:
-                raise InputError(
-                    f"{self.settings['task'].get('task')} has no skills: evaluate the task battery"
-                )
+                raise InputError(f"{self.settings['task'].get('task')} has no skills: evaluate the task battery")
             rows[stratum].append(score)
         order = sorted(rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level))
         lines = [
@@ -197,9 +195,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     model, task, decoding = settings["model"], settings["task"], settings["decoding"]
     options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
     scheme = task.get("scheme") or {}  # a task of one's own may have none
-    wording = ", ".join(
-        f"{name}={value!r}" for name, value in sorted(scheme.items()) if name != "name" and value
-    )
+    wording = ", ".join(f"{name}={value!r}" for name, value in sorted(scheme.items()) if name != "name" and value)
     named = f", scheme {scheme['name']}" if "name" in scheme else ""
     seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
     about = f"{model['family']}, {model['dtype']}, weights {model['weights'][:12]}"
@@ -296,9 +292,7 @@ def collect(run: RunFolder, keys: set[tuple[str, int]] | None = None) -> Evaluat
 
 def settings_of(run: RunFolder) -> dict[str, Any]:
     """The settings of an evaluation's folder, which name its model, task, decoding and policy."""
-    with reading(
-        run.path / "settings.json", "restore it from a copy; the records beside it are as they were"
-    ):
+    with reading(run.path / "settings.json", "restore it from a copy; the records beside it are as they were"):
         settings: dict[str, Any] = fit(RunSettings, run.settings)
         return settings
 

@@ -67,9 +67,7 @@ class Experiment:
         seeds: Any = self.seeds
         given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
         if not given or any(type(seed) is not int or seed < 0 for seed in given):
-            raise InputError(
-                f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}"
-            )
+            raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
         if len(set(given)) < len(given):
             raise InputError(f"seeds {list(given)} name one twice; give different ones")
         if len(given) > 1 and not self.varies:

@@ -36,9 +36,7 @@ EXTRACTORS = {
     "gsm8k-flexible": Extractor(_ANY_NUMBER, -1, "[invalid]", "{}"),
     # lm-eval: gsm8k_cot (the last dot of the pattern is any character, as published), gsm8k_cot_llama
     "gsm8k-cot-strict": Extractor(r"The answer is (\-?[0-9\.\,]+).", 0, "[invalid]", "The answer is {}."),
-    "gsm8k-llama-strict": Extractor(
-        rf"The final answer is ({_ANY_NUMBER})", -1, "[invalid]", "The final answer is {}"
-    ),
+    "gsm8k-llama-strict": Extractor(rf"The final answer is ({_ANY_NUMBER})", -1, "[invalid]", "The final answer is {}"),
     # OpenCompass: gsm8k_postprocess and Gsm8kEvaluator
     "gsm8k-opencompass": Extractor(
         r"\-?\d+\.\d+|\-?\d+", -1, "NULL", "The answer is {}", before="Question:", by_value=True

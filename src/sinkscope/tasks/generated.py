@@ -65,9 +65,7 @@ def stream(make: Callable[[Random], Draft], name: str, split: Split, start: int 
 def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int | None) -> list[Document]:
     """The first `limit` documents of a split with different questions. Testing reads this."""
     if limit is None or limit < 1:
-        raise InputError(
-            f"{name.partition('/')[0]} has no end and limit is {limit}: give a limit of at least 1"
-        )
+        raise InputError(f"{name.partition('/')[0]} has no end and limit is {limit}: give a limit of at least 1")
     chosen: dict[str, Document] = {}  # by question
     repeated = 0
     for item in stream(make, name, split):
@@ -76,9 +74,7 @@ def first(make: Callable[[Random], Draft], name: str, split: Split, limit: int |
         if len(chosen) == limit:
             break
         if repeated == MOST_REPEATED:
-            raise InputError(
-                f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for"
-            )
+            raise InputError(f"{name} has {len(chosen)} different {split} questions, and {limit} were asked for")
     return list(chosen.values())
 
 

@@ -37,8 +37,7 @@ def run_folders(path: str | os.PathLike[str]) -> list[Path]:
     folders = [
         file.parent
         for file in sorted(Path(path).glob("**/settings.json"))
-        if (file.parent / "generations.jsonl").is_file()
-        and "kind" not in RunFolder.read(file.parent).settings
+        if (file.parent / "generations.jsonl").is_file() and "kind" not in RunFolder.read(file.parent).settings
     ]
     if not folders:
         raise InputError(f"{path} holds no answers of an evaluation: give the folder of a run or of a study")
@@ -72,9 +71,7 @@ def grade_folders(
         again: also what has a grade already. data, sandbox: as for `registry.get`.
         progress: called with answers that are graded, right among them, and in all.
     """
-    folders = {
-        folder: task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(path)
-    }
+    folders = {folder: task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(path)}
     total = sum(len(list(RunFolder.read(folder).generations)) for folder in folders)
     done: dict[Path, list[Grade]] = {}
     for folder, task in folders.items():
@@ -91,10 +88,7 @@ def grade_folders(
 
 
 def grade_run(
-    run: RunFolder,
-    task: Task,
-    again: bool = False,
-    progress: Callable[[int, int, int], None] | None = None,
+    run: RunFolder, task: Task, again: bool = False, progress: Callable[[int, int, int], None] | None = None
 ) -> list[Grade]:
     """Grade the generations of a run that have no grade yet, or with `again` all of them, and return all grades.
 
@@ -140,9 +134,7 @@ def grade_rows(task: Task, documents: Mapping[str, Document], rows: Sequence[Gen
 
     An answer that is too long, or that the task's grading breaks on, fails alone, and its grade says why.
     """
-    pairs = [
-        (documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows
-    ]
+    pairs = [(documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows]
     marks = iter(_marks(task, [pair for pair in pairs if pair is not None]))
     too_long = f"the answer is longer than {LONGEST_ANSWER} characters"
     grades = []

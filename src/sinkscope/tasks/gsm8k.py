@@ -52,10 +52,7 @@ class Gsm8k(Task):
         train = read_rows(TRAIN, None if self.data is None else _train_file(self.data))
         rng = Random(_SHOTS_SEED)  # noqa: S311
         draws = [rng.sample(range(len(train)), self.scheme.count) for _ in range(number)]
-        return [
-            {"examples": json.dumps([[train[i]["question"], train[i]["answer"]] for i in draw])}
-            for draw in draws
-        ]
+        return [{"examples": json.dumps([[train[i]["question"], train[i]["answer"]] for i in draw])} for draw in draws]
 
     def prompt(self, document: Document) -> Prompt:
         """The question after the scheme's examples."""

@@ -76,9 +76,7 @@ def _tests(document: Document) -> str:
     """
     tests, entry_point = document.extra["tests"], document.extra["entry_point"]
     try:
-        given = [
-            node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point
-        ]
+        given = [node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point]
         used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return tests
@@ -88,6 +86,4 @@ def _tests(document: Document) -> str:
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:
     """HumanEval by a named scheme, else by the default of a family."""
-    return HumanEval(
-        choose("humaneval", SCHEMES, DEFAULTS, scheme, family), None if data is None else Path(data)
-    )
+    return HumanEval(choose("humaneval", SCHEMES, DEFAULTS, scheme, family), None if data is None else Path(data))

@@ -101,9 +101,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
 
 
-def masked(
-    model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]
-) -> Nats:
+def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
     """Of every masked token, under a diffusion model: values [N], row by row.
 
     A model with two modes (Nemotron-Labs-Diffusion) reads all of it both ways, as with `causal_context=False`.
@@ -123,13 +121,7 @@ def masked(
 
 
 def masked_copies(
-    model: Model,
-    ids: Tensor,
-    where: Tensor,
-    given: int,
-    policy: Policy | None,
-    keys: Sequence[int],
-    rows: int,
+    model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int], rows: int
 ) -> Nats:
     """`masked` of texts in several copies each, `rows` of which run beside each other: values [M], copy by copy.
 
@@ -146,9 +138,7 @@ def masked_copies(
     return Nats(values, best, parts[0].forwards, account)
 
 
-def denoised(
-    model: Model, ids: Tensor, given: int, steps: int, policy: Policy | None, keys: Sequence[int]
-) -> Nats:
+def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
     """Of every token behind the given ones, when a diffusion model decides on them: values [B, S − given].
 
     In each step the family's loop chooses the positions that it is surest of; the true tokens are written there.
@@ -190,9 +180,7 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     return Engine(model, None, _runtime(model, ids, policy, keys, given))
 
 
-def _runtime(
-    model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int
-) -> PolicyRuntime | None:
+def _runtime(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> PolicyRuntime | None:
     kind, shape, columns = model.attention_kind, model.shape, ids.shape[1]
     acting = check_policy(policy, shape.layers, columns, kind, shape.heads, model.has_learned_sinks)
     if acting is None:
@@ -254,18 +242,14 @@ class Likelihood:
     account: Mapping[str, float]
 
 
-def exact(
-    model: Model, pairs: Sequence[Pair], policy: Policy | None = None, rows: int = 16
-) -> list[Likelihood]:
+def exact(model: Model, pairs: Sequence[Pair], policy: Policy | None = None, rows: int = 16) -> list[Likelihood]:
     """Log-likelihoods under a causal model.
 
     A policy acts as in generation: one that looks at scores sees those of the token before, so the continuation is fed token
     by token; one that does not needs a single forward.
     """
     if not model.spec.causal:
-        raise InputError(
-            f"{model.source} is a {model.family} model, which has no exact log-likelihood; use `bound`"
-        )
+        raise InputError(f"{model.source} is a {model.family} model, which has no exact log-likelihood; use `bound`")
     pairs = [_fitted(model, pair) for pair in pairs]
     likelihoods: dict[int, Likelihood] = {}
     for numbers in _alike(pairs):

@@ -36,7 +36,9 @@ from sinkscope.tasks.task import Document, Mark, Prompt, Task, Turn, cut, digest
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
-NOT_COMPARABLE = "Monte Carlo lower bound of a diffusion model; not comparable with the exact log-likelihoods of causal models"
+NOT_COMPARABLE = (
+    "Monte Carlo lower bound of a diffusion model; not comparable with the exact log-likelihoods of causal models"
+)
 
 log = logging.getLogger("lm_eval.sinkscope")
 
@@ -89,9 +91,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         if not pretrained:
-            raise InputError(
-                "which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id"
-            )
+            raise InputError("which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id")
         rule = parse_policy(str(policy or "none").replace(";", ","))
         approximate = parse_reuse(str(reuse or "none").replace(";", ","))
         self.model = load(pretrained, _device(device), dtype, revision)
@@ -138,9 +138,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             add_special_tokens = not self._templated and not (bos and string.startswith(bos))
         return list(self.tokenizer(string, add_special_tokens=add_special_tokens).input_ids)
 
-    def apply_chat_template(
-        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
-    ) -> str:
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """Turns as the model's template writes them."""
         self._templated = True
         end = "add_generation_prompt" if add_generation_prompt else "continue_final_message"
@@ -156,10 +154,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         for number, request in enumerate(requests):
             context, wishes = request.args
             decoding = self._decoding(wishes)
-            prompt, stream = (
-                self._prompt(context, decoding.new_tokens),
-                self.stream(context, asked[id(request)]),
-            )
+            prompt, stream = (self._prompt(context, decoding.new_tokens), self.stream(context, asked[id(request)]))
             asked[id(request)] += 1
             groups[decoding, len(prompt)].append((number, prompt, stream))
         answers: dict[int, str] = {}
@@ -168,9 +163,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         for (decoding, columns), group in sorted(groups.items(), key=lambda entry: -entry[0][1]):
             for together in in_parts(group, self._rows(columns + decoding.new_tokens)):
                 numbers, prompts, seeds = map(list, zip(*together, strict=True))
-                run = generate(
-                    self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, **extras
-                )
+                run = generate(self.model, torch.tensor(prompts), decoding, policy=policy, seed=seeds, **extras)
                 for row, number in enumerate(numbers):
                     answers[number] = self._text(run.answer(row), requests[number].args[1])
                     self.cache_hook.add_partial("generate_until", requests[number].args, answers[number])
@@ -197,9 +190,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         special = self.tokenizer.all_special_tokens
         marked = [stop for stop in stops if any(token in stop for token in special)]
         if marked:  # these are not in the text that is read, so the answer is cut where they still are
-            raw: str = self.tokenizer.decode(
-                answer, skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
+            raw: str = self.tokenizer.decode(answer, skip_special_tokens=False, clean_up_tokenization_spaces=False)
             short = cut(raw, marked)
             if short != raw:
                 answer = list(self.tokenizer(short, add_special_tokens=False).input_ids)
@@ -233,10 +224,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     # ---- likelihoods ------------------------------------------------------------------------------
 
     def _loglikelihood_tokens(
-        self,
-        requests: list[tuple[tuple[str, str], list[int], list[int]]],
-        disable_tqdm: bool = False,
-        **more: Any,
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **more: Any
     ) -> list[tuple[float, bool]]:
         pairs = [(context, continuation) for _, context, continuation in requests]
         values = [(item.value, bool(item.greedy)) for item in self._likelihoods(pairs, disable_tqdm)]
@@ -263,9 +251,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
             raise InputError(
                 f"reuse {self.experiment.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
             )
-        rows = self._rows(
-            max((len(context) + len(continuation) for context, continuation in pairs), default=1)
-        )
+        rows = self._rows(max((len(context) + len(continuation) for context, continuation in pairs), default=1))
         if self.model.spec.causal:
             return exact(self.model, pairs, policy, rows)
         likelihoods = [

@@ -30,9 +30,7 @@ def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
     """
     tokenizer = model.tokenizer
     if tokenizer is None:
-        raise InputError(
-            f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json"
-        )
+        raise InputError(f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json")
     if not prompt.chat or not tokenizer.chat_template:
         if prompt.chat and len(prompt.turns) > 1:
             raise InputError(

@@ -35,10 +35,10 @@ from sinkscope.base.files import (
 )
 from sinkscope.base.locks import Lock, LockHeldError
 
-ANSWER_AGAIN = (
-    "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
+ANSWER_AGAIN = "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
+GRADE_AGAIN = (
+    "grades follow from the answers, which are safe: remove the file, and `sinkscope evaluate --grade` makes it again"
 )
-GRADE_AGAIN = "grades follow from the answers, which are safe: remove the file, and `sinkscope evaluate --grade` makes it again"
 
 
 Key = tuple[str, int]
@@ -207,9 +207,7 @@ class Log(Generic[RowType]):
         keys = [row.key for row in batch]
         if len(set(keys)) < len(keys) or any(key in written_rows for key in keys):
             double = next(key for key in keys if keys.count(key) > 1 or key in written_rows)
-            raise InputError(
-                f"{self.path} has document {double[0]!r} with seed {double[1]} already: it was done twice"
-            )
+            raise InputError(f"{self.path} has document {double[0]!r} with seed {double[1]} already: it was done twice")
         data = b"".join(_line(row) for row in batch)
         before = os.fstat(self._descriptor).st_size
         try:

@@ -22,18 +22,14 @@ TASKS = {  # name: module with a function `task(scheme, family, data)`, or modul
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
     "text": "sinkscope.tasks.text",
-    **{
-        name: f"sinkscope.tasks.choices:{name}" for name in ("blimp", "piqa", "sciq", "arc_easy", "hellaswag")
-    },
+    **{name: f"sinkscope.tasks.choices:{name}" for name in ("blimp", "piqa", "sciq", "arc_easy", "hellaswag")},
 }
 
 
 def _name_of(thing: object) -> str:
     name = getattr(thing, "name", None)
     if not isinstance(name, str) or not name or not callable(getattr(thing, "documents", None)):
-        raise InputError(
-            f"a task is registered as an object with a name, documents, prompt and grade, got {thing!r}"
-        )
+        raise InputError(f"a task is registered as an object with a name, documents, prompt and grade, got {thing!r}")
     return name
 
 
@@ -77,16 +73,12 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
         from sinkscope.tasks import own
 
         if data is not None:
-            raise InputError(
-                f"the task {base} is a file already, and --data {data} was given too: leave it out"
-            )
+            raise InputError(f"the task {base} is a file already, and --data {data} was given too: leave it out")
         return own.task(base, scheme or None, family)
     if base in REGISTERED:
         made = REGISTERED[base]
         if scheme not in ("", made.scheme.name) or data is not None:
-            raise InputError(
-                f"the task {base!r} was registered as it is: it takes no other scheme and no data file"
-            )
+            raise InputError(f"the task {base!r} was registered as it is: it takes no other scheme and no data file")
     elif base in TASKS:
         module, _, function = TASKS[base].partition(":")
         make = getattr(import_module(module), function or "task")

@@ -51,9 +51,7 @@ def compose(scheme: Scheme, question: str, examples: Sequence[Example] = ()) -> 
     """The prompt for a question that is already worded, after the examples, each with its answer."""
     worded = [(scheme.question.format(question=item.question), item.answer) for item in examples]
     if scheme.layout == "turns":
-        turns = [
-            turn for asked, answer in worded for turn in (Turn("user", asked), Turn("assistant", answer))
-        ]
+        turns = [turn for asked, answer in worded for turn in (Turn("user", asked), Turn("assistant", answer))]
         turns.append(Turn("user", question))
         turns[0] = Turn(turns[0].role, scheme.preamble + turns[0].content)
         return Prompt(tuple(turns), scheme.prefix)

@@ -109,9 +109,7 @@ def _texts(rng: Random, letter: str, number: int) -> list[tuple[str]]:
     """Words in which a letter occurs often, at the start and at the end too."""
     texts = [""]
     for _ in range(number):
-        words = [
-            "".join(rng.choice(LETTERS + letter * 3) for _ in range(rng.randint(1, 5))) for _ in range(4)
-        ]
+        words = ["".join(rng.choice(LETTERS + letter * 3) for _ in range(rng.randint(1, 5))) for _ in range(4)]
         words[rng.randrange(4)] = letter + rng.choice(LETTERS)
         words[rng.randrange(4)] = rng.choice(LETTERS) + letter
         texts.append(" ".join(words))

@@ -102,9 +102,7 @@ def json_lines(text: str, name: object) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{name}, line {number}: not JSON ({one_line(error)}): give a JSON-lines file"
-            ) from error
+            raise InputError(f"{name}, line {number}: not JSON ({one_line(error)}): give a JSON-lines file") from error
         if not isinstance(row, dict):
             raise InputError(f"{name}, line {number}: expected an object: {line[:80]}")
         yield f"{name}, line {number}", row
@@ -119,9 +117,7 @@ def shipped_rows(file: str) -> list[dict[str, Any]]:
 
 def shipped_words(name: str) -> dict[str, Any]:
     """The words that a generated task is made of: a TOML file of this package, in which a text is a list of words."""
-    table = tomllib.loads(
-        files("sinkscope.tasks").joinpath("data", f"{name}.toml").read_text(encoding="utf-8")
-    )
+    table = tomllib.loads(files("sinkscope.tasks").joinpath("data", f"{name}.toml").read_text(encoding="utf-8"))
     return {name: value.split() if isinstance(value, str) else value for name, value in table.items()}
 
 

@@ -256,8 +256,6 @@ class WordProblems(GeneratedTask):
         return Mark(is_right(self.scheme.extraction, number, document.answer), number)
 
 
-def task(
-    scheme: str | None = None, family: str | None = None, data: str | Path | None = None
-) -> WordProblems:
+def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> WordProblems:
     """The task with the decoding of a family."""
     return WordProblems(only_scheme("word_problems", "gsm8k-strict", scheme, family, data))

@@ -66,9 +66,7 @@ class Capture:
                 if number not in there:
                     every = len(there) == there[-1] + 1
                     which = (
-                        f"{name}s 0 to {there[-1]}"
-                        if every
-                        else f"attention in {name}s {', '.join(map(str, there))}"
+                        f"{name}s 0 to {there[-1]}" if every else f"attention in {name}s {', '.join(map(str, there))}"
                     )
                     raise InputError(f"capture names {name} {number}, but the model has {which}")
 

@@ -98,9 +98,7 @@ class CausalScores:
     def _expected(layers: list[_CausalLayer]) -> tuple[Tensor, Tensor]:
         """Uniform attention [B|1, layer|1, 2, K] and the queries that see a key [B|1, layer|1, K]."""
         first = layers[0].expected
-        if all(
-            layer.expected is first for layer in layers
-        ):  # layers that see the same pattern share one object
+        if all(layer.expected is first for layer in layers):  # layers that see the same pattern share one object
             return first.uniform[:, None], first.seen_by[:, None, 1]
         uniform = torch.stack([layer.expected.uniform for layer in layers], 1)
         return uniform, torch.stack([layer.expected.seen_by[:, 1] for layer in layers], 1)
@@ -144,9 +142,9 @@ class CausalScores:
         # A difference of equal sums may be a rounding error away from 0; one query gives a key at least 1/K.
         least = 0.5 / mass.shape[-1]
         by = [
-            torch.where(
-                bound[:, :, None] > least, sums / bound.clamp(min=least)[:, :, None], float("nan")
-            ).expand_as(mass)
+            torch.where(bound[:, :, None] > least, sums / bound.clamp(min=least)[:, :, None], float("nan")).expand_as(
+                mass
+            )
             for sums, bound in kinds
         ]
         return torch.stack(by, 3).float()

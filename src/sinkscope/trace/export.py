@@ -80,10 +80,6 @@ def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step:
         "sample": str(sample),
         "step": str(step),
         **{f"axes.{name}": text for name, text in axes.items()},
-        **{
-            f"labels.{dim}": ",".join(map(str, chosen[dim].values))
-            for dim in chosen.dims
-            if dim in chosen.coords
-        },
+        **{f"labels.{dim}": ",".join(map(str, chosen[dim].values)) for dim in chosen.dims if dim in chosen.coords},
     }
     save_file({name: np.ascontiguousarray(array.values) for name, array in arrays.items()}, path, metadata)

@@ -100,9 +100,7 @@ class Recorder:
                 self._outbox = Outbox(self._deliver)
             self._outbox.send(step, parcels)
         elif devices:
-            self._deliver(
-                step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels]
-            )
+            self._deliver(step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels])
 
     def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
         """Take one step whose tensors have arrived on the CPU."""
@@ -233,20 +231,14 @@ class Recorder:
             attributes: from every token id that occurs in the trace to further attributes.
         """
         self._arrived()
-        static = {
-            "region": self.frame.region(),
-            "position": self.frame.position(),
-            "decided_step": self._decided_step,
-        }
+        static = {"region": self.frame.region(), "position": self.frame.position(), "decided_step": self._decided_step}
         if self._prefill is not None:
             static["prefill_received"] = self._prefill
         if self.frame.edits:
             static["edited"] = self._edited
         for recorder, offset in self.groups:
             for name, start, received in recorder.between:
-                if (
-                    name not in self.variables
-                ):  # a loop without a cache may read its prompt for the first token alone
+                if name not in self.variables:  # a loop without a cache may read its prompt for the first token alone
                     continue
                 array = static.setdefault(name, self._blank(self.variables[name]))
                 block = (offset + start) // (self.frame.block or 1)
@@ -399,7 +391,5 @@ class Parcel:
 
     def on_host(self, copy: Callable[[Tensor], Tensor] = Tensor.cpu) -> Parcel:
         """The parcel in the host's memory; copy: takes a tensor there."""
-        step, arrays = (
-            {name: copy(value) for name, value in tensors.items()} for tensors in (self.step, self.arrays)
-        )
+        step, arrays = ({name: copy(value) for name, value in tensors.items()} for tensors in (self.step, self.arrays))
         return replace(self, step=step, arrays=arrays)

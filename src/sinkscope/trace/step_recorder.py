@@ -39,13 +39,7 @@ class StepRecorder:
     """
 
     def __init__(
-        self,
-        frame: Frame,
-        capture: Capture,
-        rows: list[int],
-        offset: int,
-        first: int,
-        last: int | None = None,
+        self, frame: Frame, capture: Capture, rows: list[int], offset: int, first: int, last: int | None = None
     ) -> None:
         self.frame, self.capture, self.rows, self.offset = frame, capture, rows, offset
         self.first, self.last = first, last
@@ -139,9 +133,7 @@ class StepRecorder:
         rows = len(self.rows)
         if self.frame.learned:
             nothing = torch.full_like(call.output[..., 0], float("nan"), dtype=torch.float32)
-            absorbed = (
-                nothing if call.absorbed is None else call.absorbed
-            )  # of a layer without a learned sink
+            absorbed = nothing if call.absorbed is None else call.absorbed  # of a layer without a learned sink
             self._keep_shares("learned_sink", self._over_queries(call, absorbed))
         if self.frame.gated:
             self._ungated = call
@@ -187,9 +179,7 @@ class StepRecorder:
         elif self._blocks is not None and self._request is not None:
             arrays = self._blocks.settle(self._request, self._active)
             if layers and "received" in arrays:
-                self._whole["sink_heads"] = self._blocks.sink_heads(
-                    arrays["received"], self._request.active or 0
-                )
+                self._whole["sink_heads"] = self._blocks.sink_heads(arrays["received"], self._request.active or 0)
         for name, scores in arrays.items():  # as they are: nothing is copied
             self._whole[name] = self._reduced(scores, 2)
         if self._gates:

@@ -107,9 +107,7 @@ class Folder:
                 shutil.rmtree(self.folder)
             self.folder.mkdir(parents=True)
         except OSError as error:
-            raise InputError(
-                f"{self.folder} cannot be created ({error.strerror}); give another --out"
-            ) from error
+            raise InputError(f"{self.folder} cannot be created ({error.strerror}); give another --out") from error
         self._group = zarr.open_group(str(self.folder), mode="w", attributes=attributes)
         self._arrays = {
             name: ChunkedArray(
@@ -189,9 +187,7 @@ def check_free(out: Path, overwrite: bool = False) -> str:
             f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
         )
     if there and not overwrite:
-        raise TraceExistsError(
-            f"{' and '.join(there)}; --overwrite (overwrite=True) records anew in its place"
-        )
+        raise TraceExistsError(f"{' and '.join(there)}; --overwrite (overwrite=True) records anew in its place")
     return " and ".join(there)
 
 

@@ -89,9 +89,7 @@ class Trace:
         import xarray
 
         if "masked_keys" not in self.dataset:
-            raise InputError(
-                "this trace has no masked keys: it was recorded without a policy, or at level 'layers'"
-            )
+            raise InputError("this trace has no masked keys: it was recorded without a policy, or at level 'layers'")
         packed = self.dataset["masked_keys"]
         bits = np.unpackbits(packed.values, axis=-1)[..., : self.dataset.sizes["key"]].astype(bool)
         coords = {dim: self.dataset[dim] for dim in (*packed.dims[:-1], "key")}

@@ -51,9 +51,7 @@ class Diagnosis:
         for verdict in self.verdicts:
             if verdict.question == question:
                 return verdict
-        raise InputError(
-            f"no question {question!r}; there are {', '.join(v.question for v in self.verdicts)}"
-        )
+        raise InputError(f"no question {question!r}; there are {', '.join(v.question for v in self.verdicts)}")
 
     @property
     def table(self) -> pd.DataFrame:
@@ -135,19 +133,11 @@ def diagnose(
         prompts = len(np.unique(statistics["prompt"].values))
         found = Measures(title, kind=Kind.TRACES, prompts=prompts, estimates=estimates_of(table))
         measured.append(replace(found, elsewhere=elsewhere))
-    given = {
-        "none": unmasked,
-        "top:1": top1,
-        "random(top:1)": random1,
-        WINDOW: window,
-        WINDOW_FIRST: window_first,
-    }
+    given = {"none": unmasked, "top:1": top1, "random(top:1)": random1, WINDOW: window, WINDOW_FIRST: window_first}
     known = {name: result for name, result in given.items() if result is not None}
     if known:
         documents = outcomes(*known.values())
-        runs = {
-            name: _run(result, each) for (name, result), each in zip(known.items(), documents, strict=True)
-        }
+        runs = {name: _run(result, each) for (name, result), each in zip(known.items(), documents, strict=True)}
         measured.append(Measures(title, runs=runs, guess=guess))
     return Diagnosis(tuple(diagnosis(measured)), title, setting)
 
@@ -171,9 +161,7 @@ def diagnosis(measured: Iterable[Measures]) -> list[Verdict]:
         return next((question.verdict(measures) for measures in known if question.takes(measures)), nothing)
 
     asked = [(question, verdict(question)) for question in QUESTIONS]
-    return [
-        told for question, told in asked if not (question.optional and told.reason == Reason.NOT_MEASURED)
-    ]
+    return [told for question, told in asked if not (question.optional and told.reason == Reason.NOT_MEASURED)]
 
 
 def _run(result: Any, scores: Array) -> PolicyRun:
@@ -210,18 +198,14 @@ def _by_document(result: Any) -> dict[Any, float]:
     records = getattr(result, "records", result)
     if isinstance(records, Mapping):
         return {key: float(value) for key, value in records.items()}
-    listed = isinstance(records, (Sequence, np.ndarray, pd.DataFrame)) and not isinstance(
-        records, (str, bytes)
-    )
+    listed = isinstance(records, (Sequence, np.ndarray, pd.DataFrame)) and not isinstance(records, (str, bytes))
     if not listed or not len(records):
         raise InputError(
             f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
             "or an evaluation with .records"
         )
     if not isinstance(records, pd.DataFrame):
-        rows = [
-            one if isinstance(one, Mapping) else getattr(one, "__dict__", {"correct": one}) for one in records
-        ]
+        rows = [one if isinstance(one, Mapping) else getattr(one, "__dict__", {"correct": one}) for one in records]
         records = pd.DataFrame(rows)
     score = next((name for name in ("passed", "correct") if name in records), None)
     if score is None or records[score].isna().any():

@@ -87,9 +87,7 @@ def _loses_more(first: Measures, second: Measures, policy: str, rival: Measures)
     both = first, second
     shares = [measures.kept(policy) for measures in both]
     more = difference(shares[1], shares[0])
-    verdict = replace(
-        weighed(Measure.KEPT_MORE, more, POINTS_LOST, of=policy), beside=rival.subject
-    ).beside_it(
+    verdict = replace(weighed(Measure.KEPT_MORE, more, POINTS_LOST, of=policy), beside=rival.subject).beside_it(
         *(
             (measure, estimate, measures.subject)
             for measures, share in zip(both, shares, strict=True)

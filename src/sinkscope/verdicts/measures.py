@@ -73,9 +73,7 @@ class PolicyRun:
     def of(cls, scores: Mapping[str, float], row: Mapping[Any, Any]) -> PolicyRun:
         """Scores with what a row of results says about the mask."""
         shares = (row.get(column) for column in MASKED.values())
-        hits, strongest, removed, sinks_removed = (
-            math.nan if share is None else float(share) for share in shares
-        )
+        hits, strongest, removed, sinks_removed = (math.nan if share is None else float(share) for share in shares)
         return cls(scores, hits, strongest, removed, sinks_removed)
 
 

@@ -155,9 +155,7 @@ def sensitivity(measured: Iterable[Measures]) -> Iterator[tuple[float, str, Verd
 def _of_model(claim: Claim, model: str, family: str, known: Sequence[Measures]) -> tuple[Verdict, ...]:
     if not claim.concerns(family):
         return ()
-    found = tuple(
-        claim.verdict(measures) for measures in known if measures.subject == model and claim.takes(measures)
-    )
+    found = tuple(claim.verdict(measures) for measures in known if measures.subject == model and claim.takes(measures))
     return found or (Verdict(claim.name, model, rule=claim.decide, reason=Reason.NOT_MEASURED),)
 
 

@@ -165,9 +165,7 @@ def kind_of_heads(measures: Measures) -> Verdict:
     if not shares:
         return Verdict(reason=Reason.NOT_MEASURED, measure=Measure.KIND)
     best = max(shares, key=lambda kind: float(shares[kind].value))
-    others = [
-        (Measure.KIND, share, kind) for kind, share in shares.items() if kind != best and share.value > 0.005
-    ]
+    others = [(Measure.KIND, share, kind) for kind, share in shares.items() if kind != best and share.value > 0.005]
     verdict = against(measures, Measure.KIND.name, MAJORITY, of=best).beside_it(*others)
     short = shares.get("too short")
     if short is not None and short.value > 1 - MAJORITY:
@@ -177,8 +175,7 @@ def kind_of_heads(measures: Measures) -> Verdict:
         return verdict.settled(SUPPORTED, best).unless(Reason.CHANCE if noise else None)
     # One kind that certainly has over a third leaves no other the two thirds.
     none = verdict.status == CONTRADICTED and (
-        certain(shares[best], 1 - MAJORITY)
-        or all(certain(share, MAJORITY, Side.BELOW) for share in shares.values())
+        certain(shares[best], 1 - MAJORITY) or all(certain(share, MAJORITY, Side.BELOW) for share in shares.values())
     )
     if none:
         return verdict.settled(SUPPORTED, "mixed")
@@ -211,9 +208,7 @@ def follows(table: pd.DataFrame) -> Verdict:
     One of them holds two thirds of the sinks that follow one, in the whole interval over prompts, and more than chance.
     """
     share, chance = table.set_index("follows")["share"], float(table["chance"].iloc[0])
-    leads = {
-        name: weighed(Measure.FOLLOWS, lead, 0.0, of=name) for name, lead in table.attrs["leads"].items()
-    }
+    leads = {name: weighed(Measure.FOLLOWS, lead, 0.0, of=name) for name, lead in table.attrs["leads"].items()}
     rare = [name for name, lead in leads.items() if lead.status == SUPPORTED and share[name] <= chance]
     return answered(leads | {name: leads[name].undecided(Reason.INTERVAL) for name in rare}, "mixed")
 

@@ -42,7 +42,9 @@ class Reason(StrEnum):
     NO_INTERVAL = "one prompt has no interval"
     NONE_SEEN = "none was seen, which has no interval"
     TOO_FEW = "too few documents or steps"
-    TOO_FEW_RIGHT = "no two skills have enough right answers at equal unmasked accuracy; ask more documents, or other levels"
+    TOO_FEW_RIGHT = (
+        "no two skills have enough right answers at equal unmasked accuracy; ask more documents, or other levels"
+    )
     NO_SINKS = "it has no sinks to describe"
     NOT_JUDGED = "no key could be judged"
     NOT_IDENTIFIABLE = "not identifiable from these prompts"

@@ -15,11 +15,7 @@ from sinkscope.verdicts.verdict import Reason, Status, Verdict
 
 SHORT = 66
 """Characters of a verdict's evidence on a line of a terminal."""
-HERE = {
-    Status.SUPPORTED: "holds here",
-    Status.CONTRADICTED: "does not hold here",
-    Status.UNDECIDED: "undecided",
-}
+HERE = {Status.SUPPORTED: "holds here", Status.CONTRADICTED: "does not hold here", Status.UNDECIDED: "undecided"}
 """Words for verdicts on other models than the paper's, or on likelihoods: they neither confirm nor refute it."""
 PROBED = {
     "supported": "sinks tell it, and more of it than random places of their kind and one fixed place",
@@ -113,9 +109,7 @@ def status(verdict: Verdict) -> str:
 def because(verdict: Verdict) -> str:
     """Why it is undecided; "" where it is not."""
     few = f" (n = {verdict.n})" if verdict.reason in (Reason.INTERVAL, Reason.TOO_FEW) and verdict.n else ""
-    limit = (
-        f", {verdict.limit:.3g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
-    )
+    limit = f", {verdict.limit:.3g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
     return f"{verdict.reason.value}{limit}{few}" if verdict.reason else ""
 
 
@@ -168,16 +162,16 @@ def tallied(tally: Tally) -> str:
     every = tally.verdicts.total()
     if every == tally.claims.total():
         return said
-    return f"{said}; task by task there are {every} verdicts, {every - tally.verdicts[Status.UNDECIDED]} of them decided"
+    return (
+        f"{said}; task by task there are {every} verdicts, {every - tally.verdicts[Status.UNDECIDED]} of them decided"
+    )
 
 
 def of_model(verdicts: Mapping[str, Verdict]) -> str:
     """A model in two sentences, each on one base of evidence, from question → verdict of its diagnosis."""
     nothing = Verdict(reason=Reason.NOT_MEASURED)
     present = verdicts.get("sinks", nothing)
-    needs = next(
-        (verdicts[name] for name in (NEEDS, "needs its strongest keys") if name in verdicts), nothing
-    )
+    needs = next((verdicts[name] for name in (NEEDS, "needs its strongest keys") if name in verdicts), nothing)
     if present.answer == "present":
         kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL]
         first = f"Sinks in {shown(present.estimate, 'share')} of (step, head) pairs"
@@ -191,12 +185,8 @@ def of_model(verdicts: Mapping[str, Verdict]) -> str:
 
 def counted(verdicts: Mapping[str, Verdict]) -> str:
     """How much the sentences about a model rest on: "3 prompts and 16 documents"; "" where there is nothing."""
-    asked = (
-        verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "needs its strongest keys")
-    )
-    return " and ".join(
-        f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n
-    )
+    asked = (verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "needs its strongest keys"))
+    return " and ".join(f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n)
 
 
 def _needed(verdict: Verdict) -> str:

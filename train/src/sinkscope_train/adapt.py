@@ -55,9 +55,7 @@ ADDED_MASK = "<|mask|>"
 """Added to tokenizers that have no mask token."""
 
 
-def adapt_source(
-    source: str, text: str, out: str | Path, device: str = "auto", **options: Any
-) -> dict[str, Any]:
+def adapt_source(source: str, text: str, out: str | Path, device: str = "auto", **options: Any) -> dict[str, Any]:
     """`adapt` with settings of `Adaptation` and `AdaptOptions` as a person gives them; None: not given."""
     settings, run = split(Adaptation, options)
     asked = adaptation(source, **settings)
@@ -174,9 +172,7 @@ class AdaptTraining(Loop):
 
     def _nats(self, seen: Tensor, batch: Batch, weight: Tensor) -> float:
         parts = [part for part, _ in self._parts(len(seen))]
-        losses = [
-            float(self._loss(self.checked_loss, seen[part], batch.ids[part], weight[part])) for part in parts
-        ]
+        losses = [float(self._loss(self.checked_loss, seen[part], batch.ids[part], weight[part])) for part in parts]
         return round(sum(losses) / max(1.0, float(weight.sum())), 4)
 
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:

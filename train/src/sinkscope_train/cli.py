@@ -19,9 +19,7 @@ from sinkscope.base.text import aligned
 from sinkscope_train.options import HELP, OF_A_RUN, AdaptOptions, kinds_of
 from sinkscope_train.recipe import CONTROLS, RECIPES, Adaptation
 
-train = typer.Typer(
-    no_args_is_help=True, help="Train one of the small models, or adapt a causal model of your own."
-)
+train = typer.Typer(no_args_is_help=True, help="Train one of the small models, or adapt a causal model of your own.")
 METAVARS = {int: "N", float: "NUMBER", str: "TEXT", Path: "FOLDER"}
 REQUIRED = inspect.Parameter.empty
 
@@ -37,9 +35,7 @@ OUT = parameter("out", Path, "folder for what is made; the same command resumes"
 DEVICE = parameter("device", str, "auto, cpu, cuda", "auto")
 
 
-def add(
-    name: str, call: Callable[..., Any], *first: inspect.Parameter, kinds: Mapping[str, type], words: str
-) -> None:
+def add(name: str, call: Callable[..., Any], *first: inspect.Parameter, kinds: Mapping[str, type], words: str) -> None:
     """A command with these parameters and an option for each kind. words: the section of options.toml with their help."""
 
     def run(**given: Any) -> None:
@@ -68,9 +64,7 @@ add(
     "adapt",
     _adapt,
     parameter("source", str, "the causal model: a folder, hub id or smollm2", REQUIRED, "--from"),
-    parameter(
-        "text", str, "a folder with train-*.txt and valid-*.txt, a text file, or a hub data set", REQUIRED
-    ),
+    parameter("text", str, "a folder with train-*.txt and valid-*.txt, a text file, or a hub data set", REQUIRED),
     OUT,
     DEVICE,
     kinds=kinds_of("adapt", Adaptation, AdaptOptions),
@@ -83,14 +77,10 @@ def sweep(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="a TOML file with base, axes and seeds (docs/training.md)")
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="folder for all runs; the same command resumes")
-    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="folder for all runs; the same command resumes")],
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda")] = "auto",
     at_once: Annotated[int, typer.Option(metavar="N", help="runs at a time on this machine")] = 1,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="print parameters and tokens of each run, and stop")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="print parameters and tokens of each run, and stop")] = False,
 ) -> None:
     from sinkscope_train import sweep as sweeps
 

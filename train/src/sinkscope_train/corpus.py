@@ -101,9 +101,7 @@ class CorpusPlan:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"documents cannot be kept in {folder} ({error}): name another folder"
-            ) from error
+            raise InputError(f"documents cannot be kept in {folder} ({error}): name another folder") from error
         for name, table in made.items():
             np.save(folder / f"{name}.npy", table)
         write_json(folder / ABOUT, self.about())
@@ -171,9 +169,7 @@ class CorpusPlan:
         scenes = [pictures.scene(number) for number in numbers]
         captions = self.vocabulary.encode([pictures.caption(scene) for scene in scenes])
         pairs = [(caption, pictures.render(scene)) for caption, scene in zip(captions, scenes, strict=True)]
-        return tuple(
-            self.rows.table([way(*pair) for pair in pairs]) for way in (self.rows.drawn, self.rows.described)
-        )
+        return tuple(self.rows.table([way(*pair) for pair in pairs]) for way in (self.rows.drawn, self.rows.described))
 
     def _source(self, number: int) -> str:
         slot = (number * GOLDEN_RATIO) % 1.0
@@ -206,9 +202,7 @@ def open_corpus(folder: Path) -> Corpus:
     """A saved corpus, mapped into memory and not read."""
     absent = [name for name in TABLES if not (folder / f"{name}.npy").exists()]
     if absent:
-        raise InputError(
-            f"the corpus in {folder} has no {', '.join(absent)}: another version made it; make it again"
-        )
+        raise InputError(f"the corpus in {folder} has no {', '.join(absent)}: another version made it; make it again")
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in TABLES}
 
 
@@ -260,9 +254,7 @@ def in_order(seed: int, total: int, first: int, count: int, device: torch.device
     epochs = range(first // total, (first + count - 1) // total + 1)
     begins = [first - epoch * total for epoch in epochs]
     orders = (_epoch(seed, total, epoch, device) for epoch in epochs)
-    return torch.cat(
-        [order[max(begin, 0) : begin + count] for order, begin in zip(orders, begins, strict=True)]
-    )
+    return torch.cat([order[max(begin, 0) : begin + count] for order, begin in zip(orders, begins, strict=True)])
 
 
 @lru_cache(maxsize=4)

@@ -206,9 +206,7 @@ def docstrings(folder: Path | None = None) -> tuple[str, ...]:
             parts = (part.strip() for part in text.split("\n\n"))
             paragraphs += [part for part in parts if len(part) >= SHORTEST_DOCSTRING]
     if not paragraphs:
-        raise InputError(
-            f"no docstrings under {root}: training text needs the sources of Python's library there"
-        )
+        raise InputError(f"no docstrings under {root}: training text needs the sources of Python's library there")
     return tuple(paragraphs)
 
 
@@ -261,10 +259,7 @@ def _sentences(random: Random) -> str:
     known = [_word(random) for _ in range(6)]
     sentences = []
     for _ in range(random.randint(5, 8)):
-        words = [
-            random.choice(known) if random.random() < 0.4 else _word(random)
-            for _ in range(random.randint(4, 8))
-        ]
+        words = [random.choice(known) if random.random() < 0.4 else _word(random) for _ in range(random.randint(4, 8))]
         sentences.append(" ".join(words).capitalize() + random.choice((".", ".", ".", "!", "?", ";")))
     return " ".join(sentences)
 

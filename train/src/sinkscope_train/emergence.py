@@ -99,12 +99,7 @@ def probe_of(batch: Batch, vocabulary: Vocabulary, causal: bool) -> Probe:
 
 def token_categories(vocabulary: Vocabulary) -> list[int]:
     """For every token id, its index in the instrument's kinds of tokens."""
-    special = {
-        vocabulary.mask: "mask",
-        vocabulary.eos: "end",
-        vocabulary.eot: "end",
-        vocabulary.bos: "control",
-    }
+    special = {vocabulary.mask: "mask", vocabulary.eos: "end", vocabulary.eot: "end", vocabulary.bos: "control"}
     names = [category_of(str(vocabulary.backend.id_to_token(number))) for number in range(len(vocabulary))]
     return [CATEGORIES.index(special.get(number, name)) for number, name in enumerate(names)]
 

@@ -70,14 +70,8 @@ def by_run(
         of random keys with as much attention (None: not run).
     """
     labels, rows, known = interventions(runs), [], {run.model: run for run in runs}
-    tables = (
-        (GRADED, results),
-        (GRADED, None if skills is None else skill_results(skills)),
-        ("nll", likelihood),
-    )
-    there = [
-        part.assign(measure=name, value=part[name]) for name, part in tables if part is not None and len(part)
-    ]
+    tables = ((GRADED, results), (GRADED, None if skills is None else skill_results(skills)), ("nll", likelihood))
+    there = [part.assign(measure=name, value=part[name]) for name, part in tables if part is not None and len(part)]
     measured = pd.concat(there, ignore_index=True)
     measured = measured[measured["model"].isin(list(known))]
     for (model, task, decoding, measure), group in measured.groupby(
@@ -162,9 +156,7 @@ def profiles(runs: Sequence[TrainedRun], sinks: pd.DataFrame | None) -> pd.DataF
     if sinks is None:
         return frame
     plain = sinks[(sinks["policy"] == "none") & sinks["measure"].isin(list(PROFILE))]
-    values = plain.drop_duplicates(["model", "measure"]).pivot(
-        index="model", columns="measure", values="value"
-    )
+    values = plain.drop_duplicates(["model", "measure"]).pivot(index="model", columns="measure", values="value")
     return frame.merge(values.rename(columns=PROFILE).astype(float), how="left", on="model")
 
 
@@ -232,9 +224,7 @@ def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
     for key, group in profile.groupby(GROUP, sort=False):
         about = dict(zip(GROUP, key, strict=True)) | {"parameters": int(group["parameters"].iloc[0])}
         about["seeds"] = int(group["seed"].nunique())
-        for measure in [
-            name for name in ("loss", "probe_sink_heads", "emerged", *PROFILE.values()) if name in group
-        ]:
+        for measure in [name for name in ("loss", "probe_sink_heads", "emerged", *PROFILE.values()) if name in group]:
             estimate = _mean(_by_seed(group, measure))
             if math.isfinite(estimate.value):
                 rows.append({**about, "measure": measure, **_columns("value", estimate)})

@@ -100,12 +100,7 @@ def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, An
     if layout == "llada":
         return known
     size = int(network.config.vocab_size)
-    pictures = {
-        "codebook_size": CODES,
-        "llm_vocab_size": size - CODES,
-        "new_vocab_size": size,
-        "num_vq_tokens": CELLS,
-    }
+    pictures = {"codebook_size": CODES, "llm_vocab_size": size - CODES, "new_vocab_size": size, "num_vq_tokens": CELLS}
     return {**known, **fixed["mmada"], **pictures, "tie_word_embeddings": is_tied(network)}
 
 

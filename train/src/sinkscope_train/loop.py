@@ -244,12 +244,7 @@ class TrainingLog:
     """Appends to log.jsonl, one JSON line per report, and prints what a person wants to know meanwhile."""
 
     def __init__(self, folder: Path, schedule: Schedule, quiet: bool) -> None:
-        self.path, self.name, self.steps, self.quiet = (
-            folder / "log.jsonl",
-            schedule.name,
-            schedule.steps,
-            quiet,
-        )
+        self.path, self.name, self.steps, self.quiet = (folder / "log.jsonl", schedule.name, schedule.steps, quiet)
 
     def begin(self, step: int) -> None:
         """Goes on after a step: what was logged later belongs to steps that a resumed run takes again."""

@@ -80,12 +80,7 @@ def right_answers(name: str, family: str, answers: Sequence[Any], run_programs: 
 
 
 def accuracies(
-    network: Any,
-    layout: str,
-    vocabulary: Vocabulary,
-    count: int,
-    device: torch.device,
-    note: Callable[[str], None],
+    network: Any, layout: str, vocabulary: Vocabulary, count: int, device: torch.device, note: Callable[[str], None]
 ) -> dict[str, float]:
     """Task → share of right answers of a network in training; programs are not run."""
     with TemporaryDirectory() as folder:

@@ -24,14 +24,7 @@ from sinkscope.attention import fused
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.interface import with_sink
 from sinkscope.attention.visibility import Scores, Visibility
-from sinkscope.models.variant import (
-    PLAIN,
-    Variant,
-    VariantAttention,
-    rotate,
-    variant_of,
-    vary,
-)
+from sinkscope.models.variant import PLAIN, Variant, VariantAttention, rotate, variant_of, vary
 from sinkscope_train.recipe import Objective, Size
 from sinkscope_train.rows import Batch
 
@@ -136,9 +129,7 @@ def hidden_states(
     variant, S = variant_of(network), ids.shape[1]
     cos, sin = rotary[0][:, None, :S], rotary[1][:, None, :S]
     visibility = variant.narrowed(visibility, ids.device)
-    causal = (
-        visibility.causal and not visibility.banded
-    )  # no real query sees padding then, so it needs no mask
+    causal = visibility.causal and not visibility.banded  # no real query sees padding then, so it needs no mask
     mask = None if causal else visibility.rows(0, S, ids.device)
     if mask is not None and variant.reach:  # padding beyond the reach of all that is real sees itself
         mask = mask | torch.eye(S, dtype=torch.bool, device=ids.device)
@@ -162,9 +153,7 @@ def hidden_states(
     return out
 
 
-def decoder_layer(
-    layer: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, causal: bool
-) -> Tensor:
+def decoder_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """One layer of the network: Float [B, S, width] to the same."""
     normed = layer.input_layernorm(x)
     query, key, value = _projected(layer.self_attn, normed, cos, sin)

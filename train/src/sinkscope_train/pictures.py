@@ -73,8 +73,7 @@ def _draw(random: Random) -> Scene:
     chosen = random.sample(tuple(PLACES), count)
     places = [place for place in PLACES if place in chosen]
     shapes = tuple(
-        PictureShape(random.choice(tuple(SHAPES)), ink, place)
-        for ink, place in zip(inks, places, strict=False)
+        PictureShape(random.choice(tuple(SHAPES)), ink, place) for ink, place in zip(inks, places, strict=False)
     )
     return Scene(background, shapes)
 

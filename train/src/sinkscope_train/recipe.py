@@ -160,9 +160,7 @@ class Recipe(Schedule):
                 f"{self.packed} documents of {LENGTH} tokens do not fit into rows of {self.size.context}; pack fewer"
             )
         if not 0.0 <= self.pictures < 1.0 or (self.pictures and self.layout != "mmada"):
-            raise InputError(
-                f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1"
-            )
+            raise InputError(f"pictures is {self.pictures}; only the mmada layout has them, at a share below 1")
 
     @property
     def variant(self) -> Variant:
@@ -192,8 +190,7 @@ def _default(name: str) -> Any:
 
 
 RECIPES, CONTROLS = (
-    {name: Recipe(name, **settings) for name, settings in TABLES[kind].items()}
-    for kind in ("recipes", "controls")
+    {name: Recipe(name, **settings) for name, settings in TABLES[kind].items()} for kind in ("recipes", "controls")
 )
 """Those that are shipped, and those that are trained to compare with."""
 

@@ -61,10 +61,7 @@ def start(recipe: Recipe, init: str | Path | None = None) -> Start:
     inherited = same_roles(recipe.layout, "llama" if model.family == "causal" else str(model.family))
     ids = {vocabulary.token(to): vocabulary.token(old) for to, old in inherited.items()}
     with torch.no_grad():
-        for weight in {
-            network.model.embed_tokens.weight,
-            network.lm_head.weight,
-        }:  # a tied head is the embedding
+        for weight in {network.model.embed_tokens.weight, network.lm_head.weight}:  # a tied head is the embedding
             weight[list(ids)] = weight[list(ids.values())]
     if recipe.layout == "dream" and network.config.model_type != "qwen2":
         network = as_dream(network)

@@ -94,9 +94,7 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
     """A sweep from TOML data; every run's options are checked."""
     for name in data:
         if name not in ("name", "seeds", "base", "axes"):
-            raise InputError(
-                f"{where}: there is no {name!r}; {nearest(name, ('name', 'seeds', 'base', 'axes'))}"
-            )
+            raise InputError(f"{where}: there is no {name!r}; {nearest(name, ('name', 'seeds', 'base', 'axes'))}")
     seeds, base, sections = data.get("seeds", [0]), data.get("base", {}), data.get("axes", [{}])
     if not isinstance(seeds, list) or not seeds:
         raise InputError(f"{where}: seeds should be a list such as [0, 1, 2], got {seeds!r}")
@@ -260,9 +258,7 @@ def _check_finished(run: SweepRun, folder: Path) -> None:
         )
 
 
-def _start(
-    run: SweepRun, out: Path, device: str, at_once: int, say: Callable[[str], None]
-) -> subprocess.Popen[bytes]:
+def _start(run: SweepRun, out: Path, device: str, at_once: int, say: Callable[[str], None]) -> subprocess.Popen[bytes]:
     """A process that trains a run and writes what it says to output.txt in its folder.
 
     The documents that it would make for itself are made once for all that read the same ones.
@@ -279,8 +275,5 @@ def _start(
     (out / run.name).mkdir(exist_ok=True)
     with (out / run.name / "output.txt").open("ab") as output:
         return subprocess.Popen(  # noqa: S603 (this program itself)
-            [sys.executable, "-m", "sinkscope", *words],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
+            [sys.executable, "-m", "sinkscope", *words], stdout=output, stderr=subprocess.STDOUT, env=environment
         )

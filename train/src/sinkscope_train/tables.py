@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from sinkscope.report.figures.look import PaperFigure
 
 
-def build(
-    models: Mapping[str, Path], frames: Mapping[str, pd.DataFrame], kept: Path
-) -> dict[str, pd.DataFrame]:
+def build(models: Mapping[str, Path], frames: Mapping[str, pd.DataFrame], kept: Path) -> dict[str, pd.DataFrame]:
     """The tables on training runs, for a study of several: models in folders of their own that have a training.json.
 
     What those files say is kept beside the records, so that the tables can be made again without the models.

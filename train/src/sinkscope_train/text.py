@@ -44,9 +44,7 @@ def read_documents(source: str) -> tuple[list[str], list[str]]:
             for name in ("train", "valid")
         )
         if not train or not valid:
-            raise InputError(
-                f"{source} should hold train-*.txt and valid-*.txt, and one of them is missing or empty"
-            )
+            raise InputError(f"{source} should hold train-*.txt and valid-*.txt, and one of them is missing or empty")
         return train, valid
     texts = own_texts(source)
     documents = split_text(texts[0]) if path.is_file() else [text.strip() for text in texts if text.strip()]
@@ -71,9 +69,7 @@ def own_texts(source: str) -> list[str]:
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise InputError(
-            f"{source} is a hub data set: install sinkscope[eval], or give a text file"
-        ) from error
+        raise InputError(f"{source} is a hub data set: install sinkscope[eval], or give a text file") from error
     rows = load_dataset(source, split="train")
     if "text" not in rows.column_names:
         raise InputError(
@@ -132,9 +128,7 @@ def tokenise(source: str, tokenizer: Any, separator: int, mask: int | None, fold
     if path.is_file():
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if any(about.get(name) != value for name, value in wanted.items()):
-            raise InputError(
-                f"{folder} holds another text, or that of another tokenizer; choose another folder"
-            )
+            raise InputError(f"{folder} holds another text, or that of another tokenizer; choose another folder")
         return about
     folder.mkdir(parents=True, exist_ok=True)
     dtype = np.uint16 if len(tokenizer) < 1 << 16 else np.int32

@@ -20,15 +20,7 @@ from sinkscope_train.corpus import ABOUT, CorpusPlan, Reader, made_of, open_corp
 from sinkscope_train.graphs import ReplayedStep
 from sinkscope_train.layout import save
 from sinkscope_train.loop import Loop, finished, learning_rate
-from sinkscope_train.network import (
-    Loss,
-    decoder_layer,
-    drawn_masks,
-    head_loss,
-    masked_at,
-    parameters,
-    rotation,
-)
+from sinkscope_train.network import Loss, decoder_layer, drawn_masks, head_loss, masked_at, parameters, rotation
 from sinkscope_train.options import TrainingOptions, as_line, split
 from sinkscope_train.parallel import World, world
 from sinkscope_train.recipe import BLOCK, LENGTH, MIXES, SIZES, Recipe, recipe
@@ -136,9 +128,7 @@ class OrganismTraining(Loop):
         self.rotary = rotation(self.network, longest, self.device)
         graphs = options.graphs and self.device.type == "cuda" and self.world.size == 1
         self.weighted_loss = self._loss(graphs)
-        self.replayed = (
-            ReplayedStep(self._taken, self.optimizer, self.device, self.log.note) if graphs else None
-        )
+        self.replayed = ReplayedStep(self._taken, self.optimizer, self.device, self.log.note) if graphs else None
         if self.probed:
             self.held_out = emergence.probe(self.recipe, self.vocabulary, self.device)
 

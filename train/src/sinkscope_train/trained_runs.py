@@ -78,9 +78,7 @@ def trained_runs(folder: Path) -> dict[str, str]:
             raise InputError(f"{folder}/sweep.json names a run {name!r}, which is no folder in it")
     runs = {name: str(folder / name) for name in names if is_finished(folder / name)}
     if not runs:
-        raise InputError(
-            f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}"
-        )
+        raise InputError(f"{folder} has no finished run; train them with: sinkscope train sweep FILE --out {folder}")
     return runs
 
 

@@ -67,9 +67,7 @@ class Saved:
     left_out: dict[str, str]
 
 
-def save_all(
-    traces: Mapping[str, Any], folder: Path, *, only: Sequence[str] = (), force: bool = True
-) -> Saved:
+def save_all(traces: Mapping[str, Any], folder: Path, *, only: Sequence[str] = (), force: bool = True) -> Saved:
     """Saves every figure that the traces allow into a folder.
 
     Args:

@@ -11,11 +11,7 @@ from sinkscope.inspection.survey import LAYER_WORDS, PATCHES, patched, probes
 from sinkscope.report.figures import look
 
 COLOURS = {"sinks": "#cf4173", "others": "#7f7f7f", "shuffled": "#c7c7c7"}
-WORDS = {
-    "sinks": "at sinks",
-    "others": "at random places of the same kind",
-    "shuffled": "labels in a random order",
-}
+WORDS = {"sinks": "at sinks", "others": "at random places of the same kind", "shuffled": "labels in a random order"}
 
 KL = {patched(name, "kl"): name for name, *_ in PATCHES}
 """Measure of a patch → the patch."""
@@ -23,9 +19,7 @@ KL = {patched(name, "kl"): name for name, *_ in PATCHES}
 
 def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.PaperFigure:
     """Four panels from the table of an inspection (see `sinkscope.inspection.survey.survey_table`)."""
-    residual = {
-        probe.name: probe for layers in range(1, 4) for probe in probes(layers) if probe.vector == "residual"
-    }
+    residual = {probe.name: probe for layers in range(1, 4) for probe in probes(layers) if probe.vector == "residual"}
     shown = table[
         ((table["section"] == "patch") & table["measure"].isin(KL))
         | ((table["section"] == "lens") & (table["measure"] == "a token due elsewhere"))
@@ -50,8 +44,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
         axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
         _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")
         handles = [
-            axes[0][0].plot([], [], "o", color=colour, label=WORDS[place])[0]
-            for place, colour in COLOURS.items()
+            axes[0][0].plot([], [], "o", color=colour, label=WORDS[place])[0] for place, colour in COLOURS.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
     n = int(table["n"].max()) if len(table) else 0
@@ -80,9 +73,7 @@ def _lines(axes: Any, rows: pd.DataFrame, label: str) -> None:
     for place, part in rows.groupby("place", sort=False):
         part = part.sort_values("layer")
         axes.plot(part["layer"], part["value"], color=COLOURS[str(place)], marker="o", markersize=2.5)
-        axes.fill_between(
-            part["layer"], part["low"], part["high"], color=COLOURS[str(place)], alpha=0.2, linewidth=0
-        )
+        axes.fill_between(part["layer"], part["low"], part["high"], color=COLOURS[str(place)], alpha=0.2, linewidth=0)
     axes.set(xlabel="layer", ylabel=label)
     axes.locator_params(axis="x", integer=True)
     if not len(rows):

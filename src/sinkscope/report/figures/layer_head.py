@@ -30,8 +30,7 @@ def plot_layer_head(traces: Any) -> look.PaperFigure:
     figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
     strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
     seen = look.several(
-        f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} {unit}"
-        for row in strongest
+        f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} {unit}" for row in strongest
     )
     many = " or ".join(map(str, sorted({data.sizes["sample"] for data in named(traces).values()})))
     return look.finished("figure_5", figure, table, strongest=seen, scores=scores_text(traces), many=many)

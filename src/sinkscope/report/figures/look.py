@@ -34,17 +34,7 @@ COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column, and the whole page."""
 
 RAMP = ("#f8f7f4", "#fdebcf", "#fccd93", "#f9a06b", "#ee6f62", "#cf4173", "#9d2a7c", "#641f73", "#2a1250")
-RAMP_DARK = (
-    "#191b22",
-    "#2a1f45",
-    "#4f2374",
-    "#822a80",
-    "#b93a79",
-    "#e5606a",
-    "#f98f62",
-    "#fcc48a",
-    "#fdf3c8",
-)
+RAMP_DARK = ("#191b22", "#2a1f45", "#4f2374", "#822a80", "#b93a79", "#e5606a", "#f98f62", "#fcc48a", "#fdf3c8")
 PALE = 0.16
 """Share of the colours for scores under uniform attention; above it each doubling is one more step."""
 
@@ -57,10 +47,7 @@ def style() -> Iterator[None]:
     """Inside, matplotlib follows sinkscope.mplstyle; outside nothing has changed."""
     import matplotlib.style
 
-    with (
-        as_file(files("sinkscope.report.figures") / "sinkscope.mplstyle") as path,
-        matplotlib.style.context(str(path)),
-    ):
+    with as_file(files("sinkscope.report.figures") / "sinkscope.mplstyle") as path, matplotlib.style.context(str(path)):
         yield
 
 
@@ -111,9 +98,7 @@ class PaperFigure:
 
     def _repr_html_(self) -> str:
         words = f"<b>{html.escape(visible(self.title))}.</b> {html.escape(visible(self.caption))}"
-        return (
-            f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
-        )
+        return f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
 
 
 def finished(
@@ -202,9 +187,7 @@ def colour_bar(figure: Figure, picture: Any, axes: Any, top: float, label: str, 
     bar.minorticks_off()
 
 
-def interval_line(
-    axes: Any, rows: pd.DataFrame, x: str, names: Sequence[str], colour: str, **options: Any
-) -> None:
+def interval_line(axes: Any, rows: pd.DataFrame, x: str, names: Sequence[str], colour: str, **options: Any) -> None:
     """A line through values with their intervals. names: the columns of value, low and high."""
     value, low, high = (rows[name].astype(float).to_numpy() for name in names)
     error = [(value - low).clip(0), (high - value).clip(0)]

@@ -16,9 +16,7 @@ def plot_sensitivity(table: pd.DataFrame) -> look.PaperFigure:
     """A panel for each model of the table `sensitivity`: a row for each claim, a column for each ε, and each rule at ε = 3."""
     shown = table[["model", "question", "epsilon", "rule", "status", "value"]].reset_index(drop=True)
     shown["setting"] = ["" if rule in USUAL else str(rule) for rule in shown["rule"]]
-    settings = sorted(
-        {(name, float(at)) for name, at in zip(shown["setting"], shown["epsilon"], strict=True)}
-    )
+    settings = sorted({(name, float(at)) for name, at in zip(shown["setting"], shown["epsilon"], strict=True)})
     labels = [name or f"{epsilon:g}" for name, epsilon in settings]
     models, claims = (list(dict.fromkeys(shown[name])) for name in ("model", "question"))
     with look.style():
@@ -35,8 +33,6 @@ def plot_sensitivity(table: pd.DataFrame) -> look.PaperFigure:
             axis.set_yticks(range(len(claims)), claims if axis is axes[0][0] else [])
             axis.set_ylim(len(claims) - 0.5, -0.5)
             axis.set_xlabel("ε, or another rule at 3")
-        handles = [
-            axes[0][0].plot([], [], "s", color=colour, label=status)[0] for status, colour in COLOURS.items()
-        ]
+        handles = [axes[0][0].plot([], [], "s", color=colour, label=status)[0] for status, colour in COLOURS.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return look.finished("sensitivity", figure, shown)

@@ -50,9 +50,7 @@ def plot_sink_path(
             # Each step is a stroke of its own height, so that a sink of a single step can be seen.
             x = np.repeat(of_trace["position"].where(of_trace["position"] >= 0).to_numpy(dtype=float), 2)
             y = np.repeat(of_trace["step"].to_numpy(dtype=float), 2) + np.tile([-0.5, 0.5], len(of_trace))
-            axis.plot(
-                x, y, linestyle=LINES[number % len(LINES)], label=f"{look.cut(name)}, {head_text(of_trace)}"
-            )
+            axis.plot(x, y, linestyle=LINES[number % len(LINES)], label=f"{look.cut(name)}, {head_text(of_trace)}")
         for number, axis in enumerate(axes.flat):
             if number >= panels:
                 axis.set_axis_off()

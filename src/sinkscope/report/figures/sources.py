@@ -66,24 +66,17 @@ def attention_map(
     cell = data["attention"].isel(sample=sample, step=step, layer=layer, head=head).transpose("query", "key")
     position = data["position"].isel(sample=sample).values
     real = position >= 0
-    table = long_table(
-        cell.values[np.ix_(real, real)], {"query": position[real], "key": position[real]}, "attention"
-    )
+    table = long_table(cell.values[np.ix_(real, real)], {"query": position[real], "key": position[real]}, "attention")
     for i, (dim, index) in enumerate((("step", step), ("layer", layer), ("head", head))):
         table.insert(i, dim, int(labels(data, dim)[index]))
     table.insert(0, "panel", f"{panel} {int(labels(data, 'step')[step])}")
     return table.assign(mark=mark)
 
 
-def map_pair(
-    data: xr.Dataset, sample: int, row: Any, ends: Sequence[tuple[int, str, int]]
-) -> list[pd.DataFrame]:
+def map_pair(data: xr.Dataset, sample: int, row: Any, ends: Sequence[tuple[int, str, int]]) -> list[pd.DataFrame]:
     """Two maps of the head of a row of `residences` or `moves`; ends: (step's index, panel, mark) of each."""
     layer, head = index_of(data, "layer", row["layer"]), index_of(data, "head", row["head"])
-    return [
-        attention_map(data, sample, step, layer, head, panel=panel, mark=int(mark))
-        for step, panel, mark in ends
-    ]
+    return [attention_map(data, sample, step, layer, head, panel=panel, mark=int(mark)) for step, panel, mark in ends]
 
 
 def index_of(data: xr.Dataset, dim: str, label: Any) -> int:

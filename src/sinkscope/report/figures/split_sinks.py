@@ -52,8 +52,7 @@ def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
             continue
         maps = data["attention"].isel(sample=sample, step=t).transpose("layer", "head", "query", "key").values
         scores = [
-            np.where(run.real[t], maps[:, :, queries].mean(axis=2) * run.real[t].sum(), np.nan)
-            for queries in classes
+            np.where(run.real[t], maps[:, :, queries].mean(axis=2) * run.real[t].sum(), np.nan) for queries in classes
         ]
         split, _ = split_of(scores[0], scores[1])
         weaker = np.where(split, np.minimum(*(np.nanmax(score, axis=-1) for score in scores)), 0.0)

@@ -39,9 +39,7 @@ class Table:
 
 def bounds(name: str) -> tuple[str, str, str]:
     """The columns of a number and its interval; what a table is about (its value, an accuracy, nats) has low and high."""
-    return (
-        (name, "low", "high") if name in ("value", ACCURACY, NATS) else (name, f"{name}_low", f"{name}_high")
-    )
+    return (name, "low", "high") if name in ("value", ACCURACY, NATS) else (name, f"{name}_low", f"{name}_high")
 
 
 def estimate(row: Row, name: str = "value") -> Estimate:

@@ -35,10 +35,7 @@ PAPER = {
 COLOURS = ("s1", "s2", "s3", "s4", "soft", "ink")
 WIDE, ROW, HALF = 372, 24, 26
 """Pixels: as wide as a phone shows without shrinking the letters, and the height of a row; and the letters of half a line."""
-SHARE: dict[str, Any] = {
-    "limits": (-0.02, 1.02),
-    "ticks": {0.0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1.0: "1"},
-}
+SHARE: dict[str, Any] = {"limits": (-0.02, 1.02), "ticks": {0.0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1.0: "1"}}
 """Of an axis of accuracies."""
 MOST = 400
 """Rows and columns of a map; a larger one shows the strongest of neighbouring cells."""
@@ -105,9 +102,7 @@ def rows(
         return inline(figure, title)
 
 
-def curves(
-    ticks: Mapping[float, str], series: Sequence[Series], *, title: str, label: str, top: float = 1.0
-) -> Markup:
+def curves(ticks: Mapping[float, str], series: Sequence[Series], *, title: str, label: str, top: float = 1.0) -> Markup:
     """Values upwards, with their intervals, joined over the ticks."""
     with style():
         figure, axes = _sheet(190, series)
@@ -125,9 +120,7 @@ def shares(names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]
         start = np.zeros(len(names))
         for label, colour, values in parts:
             wide = np.nan_to_num(np.asarray(values, dtype=float))
-            bars = axes.barh(
-                range(len(names)), wide, left=start, height=0.72, color=PAPER[colour], label=label
-            )
+            bars = axes.barh(range(len(names)), wide, left=start, height=0.72, color=PAPER[colour], label=label)
             told = [f"{share:.0%}" if share >= 0.1 else "" for share in wide]
             axes.bar_label(bars, told, label_type="center", color=PAPER["surface"])
             start += wide
@@ -143,9 +136,7 @@ def _beside(name: str) -> str:
     return "\n".join(textwrap.wrap(look.cut(name, 2 * HALF), HALF))
 
 
-def draw(
-    axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float, float] | None = None
-) -> None:
+def draw(axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float, float] | None = None) -> None:
     """Every mark with its interval, along x (flat) or y; values beyond the limits stand at the edge."""
     for marks in series:
         places = [place for place, _ in marks.points]
@@ -166,9 +157,7 @@ def draw(
     if limits is not None:
         axes.set_xlim(*limits)
     if len(series) > 1:
-        axes.figure.legend(
-            loc="outside upper left", ncols=_key(series)[0], handletextpad=0.4, columnspacing=1
-        )
+        axes.figure.legend(loc="outside upper left", ncols=_key(series)[0], handletextpad=0.4, columnspacing=1)
 
 
 def _sheet(height: float, series: Sequence[Series] = ()) -> tuple[Figure, Any]:
@@ -190,9 +179,7 @@ def _key(series: Sequence[Series]) -> tuple[int, int]:
 def inline(figure: Figure, title: str) -> Markup:
     """A figure as an SVG element of the page; title: what a screen reader says of it."""
     drawn = io.StringIO()
-    figure.savefig(
-        drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    )
+    figure.savefig(drawn, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(drawn.getvalue())  # noqa: S314 – drawn here
     # Ids are of one picture; on a page with many each needs its own.
     mark = f"c{zlib.crc32(drawn.getvalue().encode()):x}"

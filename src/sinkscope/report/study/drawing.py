@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.text import visible
-from sinkscope.report.figures import (
-    FIGURES,
-    MAPS,
-    Saved,
-    check_free,
-    check_names,
-    file_name,
-    look,
-    make,
-    save_all,
-)
+from sinkscope.report.figures import FIGURES, MAPS, Saved, check_free, check_names, file_name, look, make, save_all
 from sinkscope.report.figures.calibration import plot_calibration
 from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings

@@ -36,30 +36,19 @@ class Line:
         """What the estimates are, for a question whose text does not say it."""
         measures = (self.drawn(model).measure for model in self.verdicts if self.verdicts[model])
         return next(
-            (
-                f"… {one.label.format('such')}"
-                for one in measures
-                if one is not None and not self.question.text
-            ),
-            "",
+            (f"… {one.label.format('such')}" for one in measures if one is not None and not self.question.text), ""
         )
 
     def places(self, verdict: Verdict) -> tuple[float | None, ...]:
         """Estimate, its bounds and limit in percent of a scale that all models of the line share; None where there is none."""
-        every = [
-            x for row in self.verdicts.values() for one in row for x in _numbers(one) if math.isfinite(x)
-        ]
+        every = [x for row in self.verdicts.values() for one in row for x in _numbers(one) if math.isfinite(x)]
         low, wide = min(every, default=0.0), (max(every, default=0.0) - min(every, default=0.0)) or math.nan
         shares = [(x - low) / wide for x in _numbers(verdict)]
-        return tuple(
-            round(MARGIN + (100 - 2 * MARGIN) * share, 1) if share == share else None for share in shares
-        )
+        return tuple(round(MARGIN + (100 - 2 * MARGIN) * share, 1) if share == share else None for share in shares)
 
 
 def _numbers(verdict: Verdict) -> tuple[float, ...]:
-    estimate = (
-        verdict.estimate if verdict.estimate.known else Estimate(verdict.estimate.value, math.nan, math.nan)
-    )
+    estimate = verdict.estimate if verdict.estimate.known else Estimate(verdict.estimate.value, math.nan, math.nan)
     return (*estimate, math.nan if verdict.limit is None else verdict.limit)
 
 

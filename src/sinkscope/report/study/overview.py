@@ -70,9 +70,7 @@ def strongest(rows: Mapping[str, Row]) -> str:
     return next((policy for policy in (*sinks, "top:1", *controlled) if policy in rows), "")
 
 
-def _cost(
-    measure: str, scores: Mapping[str, Mapping[str, Row]], chosen: Mapping[str, str], task: str
-) -> Markup:
+def _cost(measure: str, scores: Mapping[str, Mapping[str, Row]], chosen: Mapping[str, str], task: str) -> Markup:
     """A line for each model. chosen: model → the policy that is shown."""
     controls = {model: str(scores[model][policy]["control"]) for model, policy in chosen.items()}
     names = [label(policy, is_causal(scores[model][policy])) for model, policy in chosen.items()]

@@ -113,9 +113,7 @@ class StudySource:
     def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:
         """Model → measure → (row number, row) of these sections of its summary; models without any are left out."""
         by_model = {
-            model: {
-                str(row["measure"]): (at, row) for at, row in self.traced(model) if row["section"] in sections
-            }
+            model: {str(row["measure"]): (at, row) for at, row in self.traced(model) if row["section"] in sections}
             for model in self.models
         }
         return {model: rows for model, rows in by_model.items() if rows}
@@ -214,13 +212,9 @@ def read(folder: Path) -> StudySource:
     store = Store(folder)
     study = store.study() if folder.is_dir() else None
     if study is None:
-        raise InputError(
-            f"{folder} is not the folder of a study: it has no study.toml; run sinkscope study first"
-        )
+        raise InputError(f"{folder} is not the folder of a study: it has no study.toml; run sinkscope study first")
     if not store.manifest_file.exists():
         raise InputError(f"the study in {folder} is not finished: it has no manifest.json; run it again")
     manifest = store.manifest()
-    plugged = [
-        name for plugin in PLUGINS.values() for name in manifest.get("tables", {}) if plugin.owns(name)
-    ]
+    plugged = [name for plugin in PLUGINS.values() for name in manifest.get("tables", {}) if plugin.owns(name)]
     return StudySource(folder, study, store.tables((*TABLES, *plugged)), manifest)

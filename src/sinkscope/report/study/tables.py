@@ -40,11 +40,7 @@ def skills(source: StudySource) -> dict[str, Any] | None:
         title = f"{first['model']}, {first['policy']}: loss of each skill beyond its control"
         names = [str(row["skill"]) for _, row in named]
         label = "lost beyond random keys"
-        chart = (
-            charts.rows(names, [charts.Series("", marks)], border=0.0, label=label, title=title)
-            if names
-            else None
-        )
+        chart = charts.rows(names, [charts.Series("", marks)], border=0.0, label=label, title=title) if names else None
         groups.append((first, chart, columns_table("Skill by skill", SKILLS.columns, named, "skill_losses")))
     return {"groups": groups} if groups else None
 
@@ -59,9 +55,7 @@ def inspection(source: StudySource) -> dict[str, Any] | None:
         for name, part in names.items()
         for at, row in source.rows("holdings", model=part["model"].iloc[0], task=part["task"].iloc[0])
     }
-    asked = [
-        question for question in dict.fromkeys(question for question, _ in verdicts_of) if question != KIND
-    ]
+    asked = [question for question in dict.fromkeys(question for question, _ in verdicts_of) if question != KIND]
     body = [[question, *(_answer(verdicts_of.get((question, name))) for name in names)] for question in asked]
     caption = "Yes and no need the whole 95 % interval, widened by a quarter, on one side of the limit, and 20 prompts"
     return {
@@ -115,11 +109,7 @@ def mechanisms(source: StudySource) -> dict[str, Any] | None:
         "predictions, in nats; flipped: share of them whose best candidate changed; changed: share of the selections",
         "pairs": "What changed between the traces of a document without and with a policy (ss.compare_traces)",
     }
-    parts = {
-        name: plain_table(source, name, caption)
-        for name, caption in captions.items()
-        if name in source.frames
-    }
+    parts = {name: plain_table(source, name, caption) for name, caption in captions.items() if name in source.frames}
     return {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))} if parts else None
 
 
@@ -131,16 +121,12 @@ def calibrated(table: pd.DataFrame | None) -> list[str]:
     said = []
     for (model, decoding, policy), rows in whole.groupby(["model", "decoding_name", "policy"], sort=False):
         runs = {str(row["run"]): row for row in rows.to_dict("records")}
-        if (
-            not runs.keys() >= {"masked", "without"} or runs["masked"]["confidence"] < 0
-        ):  # negative: no probability
+        if not runs.keys() >= {"masked", "without"} or runs["masked"]["confidence"] < 0:  # negative: no probability
             continue
         shares = []
         for row in (runs["masked"], runs["without"]):
             right = shown(Estimate(row["right"], row["right_low"], row["right_high"]), "share")
-            shares.append(
-                f"{right} of the likeliest tokens are right at a mean confidence of {row['confidence']:.0%}"
-            )
+            shares.append(f"{right} of the likeliest tokens are right at a mean confidence of {row['confidence']:.0%}")
         said.append(f"{model}, {decoding}, under {policy}: {shares[0]}; without it {shares[1]}.")
     return said
 
@@ -149,18 +135,13 @@ def plain_table(source: StudySource, name: str, caption: str) -> Table:
     """A table of the study as it is, without the columns that only repeat settings; the first rows of a long one."""
     frame = source.frames[name]
     numbers = {str(column): kind.kind in "fiu" for column, kind in frame.dtypes.items()}
-    columns = [
-        Column(column, column, ".3g" if numbers[column] else "")
-        for column in numbers
-        if column not in SETTINGS
-    ]
+    columns = [Column(column, column, ".3g" if numbers[column] else "") for column in numbers if column not in SETTINGS]
     cut = f"; the first {MOST} of {len(frame)} rows" if len(frame) > MOST else ""
     rows = list(source.rows(name))[:MOST]
     table = columns_table(caption + cut, columns, rows, name)
     who = [
         Cell(
-            str(row["model"]),
-            small=tuple(str(row[column]) for column in ("decoding_name", "policy") if column in row),
+            str(row["model"]), small=tuple(str(row[column]) for column in ("decoding_name", "policy") if column in row)
         )
         for _, row in rows
     ]

@@ -60,18 +60,14 @@ def composition(source: StudySource) -> dict[str, Any] | None:
     kinds = [kind for kind in CATEGORIES if Measure.FREQUENCY.named(kind) in names]
     over: dict[str, list[str]] = {}
     for model, rows in measures.items():
-        known = {
-            kind: estimate(rows[name][1])
-            for kind in kinds
-            if (name := Measure.ENRICHMENT.named(kind)) in rows
-        }
+        known = {kind: estimate(rows[name][1]) for kind in kinds if (name := Measure.ENRICHMENT.named(kind)) in rows}
         sure = [(one, kind) for kind, one in known.items() if one.known and one.above(1.0)]
         if sure:
             strongest, kind = max(sure)
-            over.setdefault(TOKENS[kind], []).append(
-                f"{short(model)} ({number(strongest.value, '.2g')} times)"
-            )
-    caption = "How often each kind of token is a sink, and how much more often than chance, with 95 % intervals over prompts"
+            over.setdefault(TOKENS[kind], []).append(f"{short(model)} ({number(strongest.value, '.2g')} times)")
+    caption = (
+        "How often each kind of token is a sink, and how much more often than chance, with 95 % intervals over prompts"
+    )
     return {
         "over": over, "charts": [(model, _enrichment(model, rows, kinds)) for model, rows in measures.items()],
         "shares": measure_table(caption, measures), "tokens": _tokens(source),
@@ -106,10 +102,7 @@ def _tokens(source: StudySource) -> Table | None:
         published = published_tokens(model.source)
         columns[f"{model.name}, in the paper"] = [f"{text} {share:.3f}" for text, share in published]
     columns = {title: column for title, column in columns.items() if column}
-    body = [
-        [str(i + 1), *(column[i] if i < len(column) else "" for column in columns.values())]
-        for i in range(TOP)
-    ]
+    body = [[str(i + 1), *(column[i] if i < len(column) else "" for column in columns.values())] for i in range(TOP)]
     caption = (
         "The tokens that are sinks most often in each exemplar: share of its detections, and enrichment. One generation each, "
         "so no interval."
@@ -131,9 +124,7 @@ def dynamics(source: StudySource) -> dict[str, Any] | None:
         return math.nan if found is None else float(found[1]["value"])
 
     parts = [(kind, KINDS[kind][0], [share(rows, kind) for rows in measures.values()]) for kind in KINDS]
-    caption = (
-        "Movement, with 95 % intervals over prompts; expected and p of events are from permuted event times"
-    )
+    caption = "Movement, with 95 % intervals over prompts; expected and p of events are from permuted event times"
     title = "Share of the (step, head) pairs with a sink in each kind of head, by model"
     return {
         "chart": charts.shares([short(model) for model in measures], parts, title=title), "kinds": KINDS,
@@ -172,9 +163,7 @@ def anatomy(source: StudySource) -> dict[str, Any] | None:
     if not layers:
         return None
     caption = "Where sinks are, how strong, and whether they are drains or hubs; 95 % intervals over prompts"
-    highest = [
-        bound for rows in layers.values() for _, row in rows for bound in estimate(row, "sinks_per_head")
-    ]
+    highest = [bound for rows in layers.values() for _, row in rows for bound in estimate(row, "sinks_per_head")]
     top = max(1.0, *(bound for bound in highest if math.isfinite(bound)))
     by_layer = "by layer, with 95 % intervals over prompts"
     return {
@@ -188,9 +177,7 @@ def anatomy(source: StudySource) -> dict[str, Any] | None:
 def _depth(model: str, rows: Sequence[tuple[int, Row]], top: float) -> Markup:
     points = {name: [(float(i), estimate(row, name)) for i, (_, row) in enumerate(rows)] for name in DEPTH}
     series = [
-        charts.Series(
-            label, [point for point in points[name] if not missing(point[1].value)], colour, marker, line="-"
-        )
+        charts.Series(label, [point for point in points[name] if not missing(point[1].value)], colour, marker, line="-")
         for name, (label, colour, marker) in DEPTH.items()
     ]
     every = max(1, math.ceil(len(rows) / 8))

@@ -75,8 +75,7 @@ def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Documen
     """The first `limit` test documents, one of each stratum in turn."""
     each = None if limit is None else -(-limit // len(chosen))
     columns = [
-        [_named(stratum, item) for item in generated.first(*_source(stratum), "test", each)]
-        for stratum in chosen
+        [_named(stratum, item) for item in generated.first(*_source(stratum), "test", each)] for stratum in chosen
     ]
     return [item for row in zip(*columns, strict=True) for item in row][:limit]
 

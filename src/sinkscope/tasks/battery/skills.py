@@ -129,9 +129,7 @@ def logic(rng: Random, rules: int) -> Draft:
             concluded.append(conclusion)
     skeleton = f"logic:{true}{sorted(canonical)}"
     rng.shuffle(written)
-    return Draft(
-        skeleton, f"{who} is {true}. {' '.join(written)} What is {who}?", f"#### {' '.join(concluded)}"
-    )
+    return Draft(skeleton, f"{who} is {true}. {' '.join(written)} What is {who}?", f"#### {' '.join(concluded)}")
 
 
 def right_logic(document: Document, given: str) -> bool:
@@ -156,9 +154,7 @@ def planning(rng: Random, moves: int) -> Draft:
         if way is not None and len(way) == moves:
             break
     told = "; ".join(f"{column},{row}" for column, row in walls)
-    question = (
-        f"A {SIZE} by {SIZE} grid. Walls: {told}. Go from {start[0]},{start[1]} to {goal[0]},{goal[1]}."
-    )
+    question = f"A {SIZE} by {SIZE} grid. Walls: {told}. Go from {start[0]},{start[1]} to {goal[0]},{goal[1]}."
     world = json.dumps([start, goal, sorted(walls)])
     return Draft(f"planning:{world}", question, f"#### {' '.join(way)}", {"world": world})
 

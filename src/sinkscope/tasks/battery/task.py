@@ -49,9 +49,7 @@ class Battery(GeneratedTask):
     def find(self, ids: Iterable[str]) -> list[Document]:
         """The test documents with these ids, each made by itself; what is no id of one is left out."""
         strata = {one: stratum_of(one) for one in ids}
-        return [
-            battery.test_document(one, stratum) for one, stratum in strata.items() if stratum in self.chosen
-        ]
+        return [battery.test_document(one, stratum) for one, stratum in strata.items() if stratum in self.chosen]
 
     def prompt(self, document: Document) -> Prompt:
         """The question as one user turn, under `chat` with an instruction about the answer's form."""
@@ -91,9 +89,7 @@ def _chosen(part: str) -> tuple[Stratum, ...]:
     if not at:
         return strata((skill,)) if skill else strata()
     if not level.isdecimal():
-        raise InputError(
-            f"the difficulty of {skill} should be a whole number, such as {skill}@4, got {level!r}"
-        )
+        raise InputError(f"the difficulty of {skill} should be a whole number, such as {skill}@4, got {level!r}")
     return (check_level(Stratum(skill, int(level))),)
 
 
@@ -102,6 +98,4 @@ def _chat(plain: Scheme) -> Scheme:
     if decoding:
         decoding["length"] = CHAT_LENGTH
         decoding |= {"steps": CHAT_LENGTH} if "steps" in decoding else {}
-    return replace(
-        plain, name="chat", question=INSTRUCTION, extraction="mark-or-last-line", decoding=decoding
-    )
+    return replace(plain, name="chat", question=INSTRUCTION, extraction="mark-or-last-line", decoding=decoding)

@@ -207,9 +207,7 @@ def _judge(source: bytes, job: Job, verdict: int, secret: bytes, read: int, writ
         private = attribute and not (args and type(args[0]) is str and not args[0].startswith("_"))
         if action not in ("__call__", "__iter__", "__next__", "__bool__") and (private or not own):
             words = f"{action} of an object that belongs to the checks is not available to the program"
-            raise (
-                AttributeError(words) if attribute else TypeError(words)
-            )  # as Python does: `list` asks for a length
+            raise (AttributeError(words) if attribute else TypeError(words))  # as Python does: `list` asks for a length
 
     peer = Peer(read, write, judge=True, permits=permits)
     told, failure = b"", None

@@ -16,9 +16,7 @@ SET_PARENT_DEATH_SIGNAL, SET_DUMPABLE, SET_KEEP_CAPABILITIES = 1, 4, 8
 SET_SECCOMP, SET_NO_NEW_PRIVILEGES, AMBIENT = 22, 38, 47
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 CAPABILITY_SET = 126 if os.uname().machine == "x86_64" else 91
-EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = (
-    1 << n for n in (0, 1, 2, 3, 5, 8, 14)
-)
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_FILE, MAKE_REG, TRUNCATE = (1 << n for n in (0, 1, 2, 3, 5, 8, 14))
 RIGHTS = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15, 5: 1 << 16}  # all file-system rights below this bit, by version
 READ_ANYWHERE = 2  # CAP_DAC_READ_SEARCH
 KILL = 9  # SIGKILL
@@ -46,9 +44,7 @@ class LibcFunction(_ctypes.CFuncPtr):
 def tried(function: str, *arguments: int | bytes | None) -> int:
     """The result of a function of libc, negative where it failed."""
     address = _ctypes.dlsym(_ctypes.dlopen(None, 0), function)  # type: ignore[arg-type]
-    result: int = LibcFunction(address)(
-        *(Long(value) if isinstance(value, int) else value for value in arguments)
-    )
+    result: int = LibcFunction(address)(*(Long(value) if isinstance(value, int) else value for value in arguments))
     return result
 
 

@@ -136,9 +136,7 @@ def _script() -> bytes:
     """The modules that run inside, compiled once: for the interpreter that runs this."""
     names = ("wire", "kernel", "confined")
     sources = {name: Path(__file__).with_name(f"{name}.py").read_bytes() for name in names}
-    return marshal.dumps(
-        [(f"{__package__}.{name}", compile(text, name, "exec")) for name, text in sources.items()]
-    )
+    return marshal.dumps([(f"{__package__}.{name}", compile(text, name, "exec")) for name, text in sources.items()])
 
 
 class _Watched:

@@ -92,11 +92,7 @@ def reason(kind: str = "auto") -> str:
     rung, why = _tried(kind)
     if rung is None:
         return why
-    return (
-        f"warning: {rung.words}"
-        if rung is NONE
-        else f"model-written programs run in {rung.name}, {rung.words}"
-    )
+    return f"warning: {rung.words}" if rung is NONE else f"model-written programs run in {rung.name}, {rung.words}"
 
 
 def check(kind: str = "auto") -> str:

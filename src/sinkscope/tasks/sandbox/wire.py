@@ -77,9 +77,7 @@ for _kind in (bytes, list, tuple, set, frozenset):
 
 # Builtin classes that the program can name: exceptions, and classes of values. Modules whose exceptions it can name, where
 # they are loaded: not those of `unittest`, to which some exceptions say that a test need not pass.
-ERRORS = [
-    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
-]
+ERRORS = [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
 TYPES = {kind.__name__: kind for kind in (*ERRORS, *HELD, bool, complex, bytearray, range, slice, object)}
 ERROR_MODULES = ("binascii", "dataclasses", "decimal", "json.decoder", "re", "statistics", "struct")
 
@@ -155,9 +153,7 @@ class Peer:
         permits: decides for an action of the other side and the object of ours that it is about; raises where it may not.
     """
 
-    def __init__(
-        self, read: int, write: int, *, judge: bool, permits: Callable[[str, Any, Any], None]
-    ) -> None:
+    def __init__(self, read: int, write: int, *, judge: bool, permits: Callable[[str, Any, Any], None]) -> None:
         self.gone = False
         self._read, self._write, self._permits = read, write, permits
         self._judge, self._hears = judge, TYPES if judge else vars(builtins)
@@ -165,12 +161,8 @@ class Peer:
         self._lent: dict[
             int, Any
         ] = {}  # objects of ours that the other side knows, by identity; they live as long as we
-        self._borrowed: dict[
-            int, Any
-        ] = {}  # what stands for objects of the other side, by their identity there
-        self._there: dict[
-            int, tuple[int, Any]
-        ] = {}  # the other way; and what stands for them, so that it lives
+        self._borrowed: dict[int, Any] = {}  # what stands for objects of the other side, by their identity there
+        self._there: dict[int, tuple[int, Any]] = {}  # the other way; and what stands for them, so that it lives
         self._lock = _thread.RLock()
 
     # ---- calls ---------------------------------------------------------------------------------------------
