@@ -30,7 +30,7 @@ def results() -> dict[str, Any]:
         "model": model, "run": run, "trace": run.trace, "summary": ss.summary(run.trace),
         "sinks": ss.sink_table(run.trace), "masked": masked,
         "diagnosis": diagnosis, "verdict": diagnosis.verdicts[0], "evaluation": evaluation,
-        "record": evaluation.records[0], "text": ss.evaluate("organism/causal", "text", limit=1),
+        "record": evaluation.records[0], "records": evaluation.records, "text": ss.evaluate("organism/causal", "text", limit=1),
         "replay": ss.replay(model, run, "top:1"), "lens": ss.lens(model, run), "check": model.check(),
         "patch": ss.patch(model, run, "nothing", what="value", step=4), "inspection": inspect_run(model, run, 1),
         "decoding": run.decoding, "policy": ss.parse_policy("random(top:5)"), "task": get("humaneval", "llada"),

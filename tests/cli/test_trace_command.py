@@ -126,6 +126,10 @@ def test_texts_under_the_chat_template(sinkscope: Any, with_tokenizer: Path, tmp
     assert result.code == 0, result.error
     # Bytes of one letter are tokens of their own here, so only ASCII reads back token by token.
     assert "".join(ss.Trace.open("file.zarr.zip").tokens_at(0)[:19]) == "<a longer prompt, w"
+    # A .json file may be one list.
+    (tmp_path / "p.json").write_text('["hi", {"prompt": "hello there"}]')
+    assert sinkscope(*command, "--prompts", "p.json", "--out", "json.zarr.zip").code == 0
+    assert "".join(ss.Trace.open("json.zarr.zip").tokens_at(0, 1)[:13]) == "<hello there>"
 
 
 @pytest.mark.slow

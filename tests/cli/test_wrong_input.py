@@ -172,6 +172,8 @@ WRONG = {
     f"trace MODEL {IDS} --decoding length --device cpu --out x.zarr.zip": "--decoding begins with 'length'",
     f"trace MODEL {IDS} --decoding length= --device cpu --out x.zarr.zip": "written as name=value, got 'length='",
     f"trace MODEL {IDS} --decoding length=many --device cpu --out x.zarr.zip": "got 'many'",
+    f"trace MODEL {IDS} --decoding length=8 --length 16 --device cpu --out x.zarr.zip": "give length once",
+    f"trace MODEL --prompts numbers.json {SMALL} --out x.zarr.zip": "numbers.json, entry 1: expected prompt or text",
     f"trace MODEL {IDS} --length 0 --device cpu --out x.zarr.zip": "length should be a whole number",
     # lm-eval's own
     "lm-eval --tasks no_such_task --model_args pretrained=MODEL": "Tasks not found: no_such_task",
@@ -198,6 +200,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "long.ids").write_text(" ".join(["1"] * 300))
     (folder / "nothing.txt").touch()
     (folder / "array.jsonl").write_text("[1, 2]\n")
+    (folder / "numbers.json").write_text("[1, 2]")
     (folder / "high.txt").write_text("5 9 99999")
     (folder / "bad.toml").write_text("name = [")
     (folder / "odd.toml").write_text('name = "x"\nmodels = ["a"]\n[[evaluate]]\ntusk = "text"\n')

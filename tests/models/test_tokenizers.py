@@ -69,6 +69,13 @@ def test_official_tokenizers_round_trip(name: str) -> None:
     assert tokenizer.padding_side == "left"
 
 
+def test_nothing_is_printed_about_a_long_text(capfd: pytest.CaptureFixture[str]) -> None:
+    tokenizer = loaded("llada")
+    tokenizer.model_max_length = 4
+    assert len(tokenizer("one two three four five six").input_ids) > 4
+    assert "indexing errors" not in capfd.readouterr().err
+
+
 def test_llada_tokenizer() -> None:
     tokenizer = loaded("llada")
     assert len(tokenizer) == 126349

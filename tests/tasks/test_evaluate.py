@@ -255,6 +255,16 @@ def test_decodings_come_from_the_scheme() -> None:
     assert decoding_for(Parity(), "causal") == ss.GreedyDecoding()
 
 
+def test_options_take_the_place_of_the_scheme_s(models: dict[str, ss.Model]) -> None:
+    found = ss.evaluate(models["llada"], TASK, limit=2, length=8, steps=4, block=4)
+    assert found.settings["decoding"] == ss.LladaDecoding(8, 4, 4).as_dict()
+    assert decoding_for(get("gsm8k:paper-llada"), "llada", steps=128) == ss.LladaDecoding(256, 128, 32)
+    with pytest.raises(InputError, match="length: options are given to LladaDecoding itself"):
+        ss.evaluate(models["llada"], TASK, DECODINGS["llada"], limit=2, length=8)
+    with pytest.raises(InputError, match="did you mean length"):
+        ss.evaluate(models["llada"], TASK, limit=2, lenght=8)
+
+
 def test_prompts_follow_the_scheme(models: dict[str, ss.Model]) -> None:
     from sinkscope.tasks.prompting import decode_answer, encode_prompt
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,17 +145,24 @@ def test_offline_without_a_file_it_says_which_file(monkeypatch: pytest.MonkeyPat
         task.documents()
 
     class Offline:
+        config = SimpleNamespace(HF_HUB_OFFLINE=False)
+
         @staticmethod
         def load_dataset(*arguments: object, **options: object) -> object:
+            assert Offline.config.HF_HUB_OFFLINE, "without a network nothing is asked again and again"
             raise ConnectionError("no network")
 
     monkeypatch.setitem(sys.modules, "datasets", Offline)
+    monkeypatch.setattr("huggingface_hub.get_session", lambda: None)  # it cannot be asked
     with pytest.raises(InputError, match=r"ConnectionError: no network.*GSM8K's test\.jsonl"):
         task.documents()
+    assert not Offline.config.HF_HUB_OFFLINE
 
 
 def test_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hub:
+        config = SimpleNamespace(HF_HUB_OFFLINE=False)
+
         @staticmethod
         def load_dataset(name: str, configuration: str, split: str, revision: str) -> list[dict[str, str]]:
             assert (name, configuration, split) == ("openai/gsm8k", "main", "test")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.files import one_line
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
@@ -30,8 +31,11 @@ def decoding_of(
     word, _, rest = (text or "").partition(",")
     kind = word if word and "=" not in word else ""
     options = rest if kind else text
-    values = dict(base or {}) | (read_options(options, fields) if options else {})
-    values |= {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
+    told = read_options(options, fields) if options else {}
+    shortcuts = {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
+    if twice := told.keys() & shortcuts.keys():
+        raise InputError(f"--{min(twice)} {shortcuts[min(twice)]} and --decoding {text}: give {min(twice)} once")
+    values = dict(base or {}) | told | shortcuts
     if values.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
         del values["temperature"]  # the most likely token, as the default takes it
     if wrong := [name for name in values if name not in fields]:
@@ -77,10 +81,19 @@ def check_one_way(**ways: object) -> None:
 
 
 def prompts_in(path: Path) -> list[Any]:
-    """The prompts of a file: a text in each line, or JSON lines with prompt, text or messages."""
+    """The prompts of a file: a text in each line, or JSON lines with prompt, text or messages; a .json file may be one list."""
     from sinkscope.tasks.sources import json_lines, text_of
 
     text = text_of(path, "give a text in each line, or JSON lines")
+    if path.suffix == ".json" and text.lstrip().startswith("["):
+        try:
+            entries = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: no list in JSON ({one_line(error)})") from error
+        if not entries:
+            raise InputError(f"{path} is an empty list; give prompts")
+        rows = [entry if isinstance(entry, dict) else {"prompt": entry} for entry in entries]
+        return [_prompt(row, f"{path}, entry {number}") for number, row in enumerate(rows, 1)]
     if path.suffix not in (".jsonl", ".json") and not text.lstrip().startswith("{"):
         return [line.strip() for line in text.splitlines() if line.strip()]
     return [_prompt(row, where) for where, row in json_lines(text, path)]
@@ -88,7 +101,7 @@ def prompts_in(path: Path) -> list[Any]:
 
 def _prompt(row: Mapping[str, Any], where: str) -> Any:
     prompt = next((row[name] for name in ("messages", "prompt", "text") if name in row), None)
-    if not prompt or isinstance(prompt, list) != ("messages" in row):
+    if not prompt or not isinstance(prompt, list if "messages" in row else str):
         raise InputError(f"{where}: expected prompt or text, a text, or messages, a list of turns")
     return prompt
 

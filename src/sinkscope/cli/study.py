@@ -248,7 +248,9 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
     """The cost of a study."""
     from sinkscope.cli.output import say, show_json, working
     from sinkscope.study import spec
+    from sinkscope.study.documents import SIZES
     from sinkscope.study.estimate import estimate, sentences
+    from sinkscope.tasks import registry
 
     with working("measuring the models that are here"):
         cost = estimate(wanted, settings)
@@ -265,6 +267,11 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
         lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
     lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
     lines += cost.decides
+    for task in SIZES.keys() & {registry.base_and_scheme(name)[0] for grid in wanted.grids for name in grid.tasks}:
+        try:
+            registry.get(task, data=wanted.data.get(task)).documents(1)
+        except InputError as error:
+            lines.append(f"here it cannot be run: {error}")
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
     say(*lines)
 

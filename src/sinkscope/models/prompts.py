@@ -104,7 +104,8 @@ def encode_text(model: Model, prompt: str | list[dict[str, str]], raw: bool = Fa
     """
     if model.tokenizer is None:
         raise InputError(
-            f"{model.source} has no tokenizer files, so text prompts do not work; give token ids (--prompt-ids)"
+            f"{model.source} has no tokenizer files, so text prompts do not work; give token ids, such as [[12, 7]] "
+            "(on the command line --prompt-ids FILE)"
         )
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     for turn in turns:

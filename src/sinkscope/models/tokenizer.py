@@ -66,6 +66,8 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
         tokenizer.chat_template = template
         tokenizer.padding_side = "left"
+        # Whether a text is too long is for the model to say; this line of transformers' speaks of errors that do not come.
+        tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
         tokenizer.decode(tokenizer("a b").input_ids)  # some that can be read break on every text
     return tokenizer
 

@@ -43,13 +43,14 @@ def evaluate(
     sandbox: str = "auto",
     progress: Progress | None = None,
     reuse: Reuse | str | None = None,
+    **options: Any,
 ) -> Evaluation:
     """Answer the documents of a task and grade the answers.
 
     Args:
         model: from `ss.load`, or what `ss.load` takes; the sandbox is then checked before the model is loaded.
         task: a name such as "gsm8k" (the scheme of the model's family), "gsm8k:paper-llada" (a named one), or a Task.
-        decoding: None: the scheme's own for the family.
+        decoding: None: the scheme's own for the family, with `options` such as length=64.
         policy: which keys the heads may not use; a policy, or its text form such as "top:5".
         limit: the number of documents, from the first; None: all (generated tasks are endless and need a limit).
         batch_size: answers at a time, or "auto". Records do not depend on it.
@@ -59,6 +60,7 @@ def evaluate(
         sandbox: "auto" (the first rung that works here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
         reuse: what of earlier forwards is used again, as in `ss.generate`; a rule or its text. None: every step is exact.
+        options: of the scheme's decoding, where none is given.
 
     >>> result = ss.evaluate(model, "word_problems", policy="top:1", limit=2)
     >>> len(result.records), 0 <= result.accuracy <= 1
@@ -70,11 +72,13 @@ def evaluate(
     from sinkscope.reuse import as_reuse
 
     policy, reuse = as_policy(policy), as_reuse(reuse)
+    if decoding is not None and options:
+        raise InputError(f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one")
     chosen = prepare(model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox)
     # Only now: what was wrong with the task is told before minutes of reading weights.
     if not isinstance(model, Model):
         model = load(model)
-    decoding = decoding_for(chosen, model.family) if decoding is None else decoding
+    decoding = decoding_for(chosen, model.family, **options) if decoding is None else decoding
     experiment = Experiment(ModelIdentity.of(model), chosen, decoding, policy, reuse, seeds)  # type: ignore[arg-type]
     return evaluated(model, experiment, out, limit, batch_size, progress)
 
@@ -136,8 +140,8 @@ def decoding_options(task: Task, family: str) -> dict[str, Any]:
     return dict(scheme.decoding) if scheme.family in ("", family) else {}
 
 
-def decoding_for(task: Task, family: str) -> Decoding:
-    """The decoding that a task is put with to models of a family."""
+def decoding_for(task: Task, family: str, **options: Any) -> Decoding:
+    """The decoding that a task is put with to models of a family, with these options in place of the scheme's."""
     from sinkscope.decoding import decoding_from_options
 
-    return decoding_from_options(family, decoding_options(task, family), f"scheme {task.scheme.name}")
+    return decoding_from_options(family, decoding_options(task, family) | options, f"scheme {task.scheme.name}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Record:
     """One document's answer and grade, with everything that produced it.
 
@@ -67,6 +67,11 @@ class Record:
     strongest_hit: float | None = None
     sink_removed: float | None = None
     broke: bool = False
+
+    def __repr__(self) -> str:
+        graded = "right" if self.passed else "wrong"
+        said = f"{graded}, {self.extracted[:24]!r}" if self.nll is None else f"{self.nll:.3f} nats per token"
+        return f"<{self.document}: {said}>"
 
 
 @dataclass(frozen=True, repr=False)

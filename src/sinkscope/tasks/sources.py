@@ -17,6 +17,9 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.files import one_line
 from sinkscope.tasks.task import Document
 
+ANSWERS_WITHIN = 5.0
+"""Seconds that the hub gets for a first answer."""
+
 
 @dataclass(frozen=True)
 class HubData:
@@ -125,17 +128,27 @@ def _from_hub(hub: HubData) -> list[dict[str, Any]]:
     instead = f"give {hub.file} as data=PATH (`--data PATH`)"
     try:
         import datasets
+        from huggingface_hub import constants, get_session
     except ImportError as error:
         raise InputError(
             f"{hub.name} comes from the hub through `datasets`, which is not installed: "
             f"`pip install 'sinkscope[eval]'`, or {instead}"
         ) from error
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    try:
+        get_session().head(constants.ENDPOINT, timeout=ANSWERS_WITHIN)
+    except (
+        Exception
+    ):  # without a network only its cache is read: `datasets` would ask again and again for half a minute
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
         loaded = datasets.load_dataset(hub.name, hub.configuration, split=hub.split, revision=hub.revision)
     except Exception as error:  # offline, not cached, gated: whatever it is, a file helps
         raise InputError(
             f"{hub.name} could not be read from the hub ({type(error).__name__}: {error}): {instead}"
         ) from error
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
     return [dict(row) for row in loaded]
 
 
