@@ -16,6 +16,7 @@ import pandas as pd
 from lab.simulated_studies import Rng, Study
 from sinkscope.decoding.causal import GreedyDecoding
 from sinkscope.decoding.llada import LladaDecoding
+from sinkscope.sinks.measures import MASK
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.measured import Studied, collect
 from sinkscope.study.names import control
@@ -81,9 +82,9 @@ def record(
     index: int, document: str, score: float, run: PolicyRun, nats: bool, settings: dict[str, Any], rng: Rng
 ) -> Record:
     """An answer, or a text that was read."""
-    masked: dict[str, Any] = dict.fromkeys(("hidden_share", "sinks_hit", "strongest_hit", "sink_removed"))
+    masked: dict[str, Any] = dict.fromkeys(MASK)
     if settings["policy"]:
-        shares = zip(masked, (run.removed, run.hits, run.strongest, run.sinks_removed), strict=True)
+        shares = ((share, getattr(run, share.name.lower())) for share in MASK)
         masked = {name: float(share * rng.gamma(SPREAD**-2, SPREAD**2)) for name, share in shares}
     return Record(
         document=document, index=index, seed=0, prompt="", output="", extracted="", passed=not nats and score > 0.5,

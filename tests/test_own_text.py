@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment, nodes
+
+from sinkscope.verdicts import Reason, Status
+from sinkscope.verdicts.wording import HERE
 
 SOURCE = Path(__file__).parents[1] / "src" / "sinkscope"
 ALLOWED = {
@@ -49,9 +53,18 @@ def finds_in_json(node: ast.AST) -> bool:
 TEXTS = ("note", "caption", "sentence", "evidence", "verdict", "reason", "policy", "title", "label", "text", "line")
 """Names of texts of ours."""
 READERS = ("startswith", "endswith", "partition", "rpartition", "split", "rsplit", "removeprefix", "removesuffix")
-ROOMS = ("sinks", "statistics", "verdicts", "inspection", "study", "report", "generation")
+ROOMS = ("sinks", "statistics", "verdicts", "inspection", "study", "report", "generation", "cli")
 """Folders through which numbers travel from a trace to a page, and in which a text is nobody's input."""
 READ = {
+    "cli/__init__.py": (2, "the name of a module; a warning of a library"),
+    "cli/bench.py": (1, "an option"),
+    "cli/inputs.py": (5, "what was typed, and files of prompts"),
+    "cli/inspect.py": (1, "the name of a file"),
+    "cli/lm_eval.py": (2, "an option; the name of a module"),
+    "cli/options.py": (1, "the flag of an option"),
+    "cli/show.py": (8, "options, and names of files"),
+    "cli/study_outcome.py": (1, "the name of a model, which people write"),
+    "cli/trace.py": (5, "names of files; the name of a model"),
     "generation/timing.py": (1, "the name of a type of torch"),
     "inspection/lens.py": (1, "parts of a tensor"),
     "inspection/tuned_lens.py": (1, "the name of a type of torch"),
@@ -95,6 +108,45 @@ def looks_for_words(node: ast.AST) -> bool:
     return not left.value.isidentifier() or any(name in TEXTS for name in told)
 
 
+TEMPLATES = {"parts.jinja": "the name of a model, to break it in lines", "settings.jinja": "the lines of a TOML file"}
+"""Templates that take a text apart, once each: what it is."""
+WORDS = {word.value for kind in (Status, Reason) for word in kind} | set(HERE.values())
+"""What verdicts are in words, which is for people: programs ask for the member itself."""
+
+
+def asks_for_words(node: ast.AST) -> bool:
+    """`row["reason"] == Reason.TIES.value`, or with the words themselves."""
+    if not isinstance(node, ast.Compare):
+        return False
+    return any(
+        (isinstance(side, ast.Attribute) and side.attr == "value" and getattr(side.value, "attr", "").isupper())
+        or (isinstance(side, ast.Constant) and side.value in WORDS)
+        for side in (node.left, *node.comparators)
+    )
+
+
+def read_by_template(text: str) -> tuple[int, int]:
+    """How often a template takes a text apart, and how often it compares one with the words of a verdict."""
+    tree = Environment(autoescape=True).parse(text)
+    calls = [call.node for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Getattr)]
+    sides = [
+        side for one in tree.find_all(nodes.Compare) for side in (one.expr, *(operand.expr for operand in one.ops))
+    ]
+    words = [const for side in sides for const in (side, *side.find_all(nodes.Const)) if isinstance(const, nodes.Const)]
+    return sum(call.attr in READERS for call in calls), sum(const.value in WORDS for const in words)
+
+
+def test_templates_take_no_text_of_ours_apart() -> None:
+    found = {path.name: read_by_template(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.jinja")}
+    assert {name: counts for name, counts in found.items() if any(counts)} == dict.fromkeys(TEMPLATES, (1, 0))
+    assert read_by_template('{{ "" if answers|list == ["undecided"] or note.startswith("few") }}') == (1, 1)
+
+
+def test_no_verdict_is_told_by_its_words() -> None:
+    found = [f"{name}:{node.lineno}" for name, tree in sources() for node in ast.walk(tree) if asks_for_words(node)]  # type: ignore[attr-defined]
+    assert found == []
+
+
 def test_regular_expressions_read_what_others_wrote() -> None:
     users = {name for name, tree in sources() if imports_re(tree)}
     assert sorted(users) == sorted(ALLOWED), "say in ALLOWED what it reads, or pass data on"
@@ -129,8 +181,10 @@ def test_no_reason_is_told_by_how_it_begins() -> None:
 @pytest.mark.parametrize(
     "text",
     ["""'"maps"' in cell.capture""", 'note.startswith("few")', '"lost" in row.caption', 'notes.split(";")',
+     "said == Reason.TIES.value", 'group[0] == "undecided"',
      '"by=distant" in policy', "record.reason.startswith(BROKE)", 'name.endswith(f" {number}")', 'table["x"].str.endswith(":")',
      '"few" not in said[0].note'],
 )  # fmt: skip
 def test_the_test_sees_them(text: str) -> None:
-    assert any(finds_in_json(node) or looks_for_words(node) or takes_apart(node) for node in ast.walk(ast.parse(text)))
+    seen = (finds_in_json, looks_for_words, takes_apart, asks_for_words)
+    assert any(sees(node) for node in ast.walk(ast.parse(text)) for sees in seen)

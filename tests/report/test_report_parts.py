@@ -29,7 +29,9 @@ from sinkscope.study.names import label
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.store import Store
-from sinkscope.verdicts import Reason, Status, Verdict, questions
+from sinkscope.verdicts import Measure, Reason, Status, Verdict, questions
+from sinkscope.verdicts.holdings import KIND
+from sinkscope.verdicts.verdict import point
 
 HOSTILE = "<b>\u202e&\"'$x$"
 
@@ -343,20 +345,16 @@ def test_answers_that_were_not_graded_are_named(planted: Path):
 def test_what_sinks_hold_gets_a_section(planted: Path):
     found = source.read(planted)
     about = {"model": found.models[0], "task": "word_problems", "n": 30}
-    asked = {
-        **about, "answer": "undecided", "reason": "no interval", "evidence": "the interval does not decide it",
-    }  # fmt: skip
-    holdings = pd.DataFrame(
-        [{**asked, "question": "What kind of sinks are they?", "value": math.nan},
-         {**asked, "question": "Is content read there?", "value": 0.345}]
-    )  # fmt: skip
+    kind = Verdict(KIND, reason=Reason.INTERVAL)
+    content = Verdict("Is content read there?", reason=Reason.INTERVAL, measure=Measure.PATCH, estimate=point(0.345))
+    holdings = pd.DataFrame([{**about, "question": one.question, "verdict": one.to_json()} for one in (kind, content)])
     place = {
         "section": "lens", "measure": "a token due elsewhere", "place": "sinks", "value": 0.345, "low": 0.1, "high": 0.9,
     }  # fmt: skip
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)
-    assert "undecided: the interval does not decide it" in page
+    assert "undecided: the interval includes the limit" in page
     assert 'data-at="holdings/1/value"' in page
     assert 'data-at="inspection/0/value' in page
 

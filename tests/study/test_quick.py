@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +15,9 @@ from sinkscope.cli.study_outcome import model_line
 from sinkscope.study import spec
 from sinkscope.study.cells import outline
 from sinkscope.study.facts import Facts
+from sinkscope.verdicts import Measure, Status, Verdict
+from sinkscope.verdicts.verdict import point
+from sinkscope.verdicts.wording import NEEDS
 
 
 def masked_lm(folder: Path) -> Path:
@@ -68,25 +70,14 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("unit", ["text", "document"])
 def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None:
     text = unit == "text"
-    about = "text, reading" if text else "t"
-    sinks = {"question": "sinks", "model": "m", "status": "supported", "answer": "present", "value": 0.92}
-    needs = {
-        "question": "needs its strongest sinks", "model": "m", "about": about, "status": "supported", "reason": None, "n": 16,
-        "value": 0.6, "control": -0.001, "unit": unit,
-    }  # fmt: skip
-    mass = {
-        "model": "m",
-        "task": "text" if text else "t",
-        "family": "llada",
-        "policy": "random(top:1,epsilon=3),match=mass",
-    }
-    mass["decoding_name"] = "reading" if text else "scheme"
-    other = {**mass, "policy": "random(top:1,epsilon=3)", "difference": 7.0}
-    mass["difference"] = -math.log(1 - 0.1) if text else -0.1
+    sinks = Verdict("sinks", status=Status.SUPPORTED, answer="present", estimate=point(0.92))
+    needs = Verdict(NEEDS, status=Status.SUPPORTED, n=16, estimate=point(0.6), control=point(-0.001), unit=unit)
+    # What keys of equal attention leave of a loss of 60: 50 points, or a probability of 0.4 / 0.9 of theirs.
+    needs = needs.beside_it((Measure.OVER_MASS, point(1 - 0.4 / 0.9 if text else 0.5)))
     frames = {
-        "diagnosis": pd.DataFrame([sinks]), "needs": pd.DataFrame([needs]),
-        "likelihood" if text else "results": pd.DataFrame([other, mass]),
-    }  # fmt: skip
+        name: pd.DataFrame([{"model": "m", "verdict": verdict.to_json()}])
+        for name, verdict in (("diagnosis", sinks), ("needs", needs))
+    }
     lost = "% of a token’s probability" if text else "points"
     said = f"needed: yes (60 {lost} lost, random keys 0, nearest in attention 10)"
     assert model_line(frames, "m") == f"m: sinks in 92% of heads and steps; {said}"

@@ -58,6 +58,13 @@ def test_json_there_and_back(verdict: Verdict) -> None:
     assert json.loads(text)["status"] == verdict.status.value
 
 
+def test_a_reason_is_stored_by_its_name_and_its_words_of_before_are_read() -> None:
+    verdict = VERDICT.undecided(Reason.SINKS_MISSED)
+    text = verdict.to_json()
+    assert json.loads(text)["reason"] == "SINKS_MISSED"
+    assert Verdict.from_json(text.replace("SINKS_MISSED", "too few of the sinks were masked")).reason == verdict.reason
+
+
 def test_numbers_are_found_by_their_measure() -> None:
     assert VERDICT.decided
     assert VERDICT.number(Measure.STRONGEST) == VERDICT.numbers[0].estimate

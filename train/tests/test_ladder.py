@@ -17,6 +17,7 @@ from tests.study import small
 from sinkscope.base.errors import InputError
 from sinkscope.report.study.page import report_page
 from sinkscope.report.study.source import read
+from sinkscope.verdicts import Measure, Verdict
 from sinkscope_train import ladder
 from sinkscope_train.figures import plot_ladder
 from sinkscope_train.ladder import against_plain, by_run, measures_of, over_seeds, profiles
@@ -70,9 +71,9 @@ def test_damage_over_seeds_has_the_mean_and_students_interval() -> None:
 @pytest.mark.parametrize(
     ("damages", "unmasked", "said"),
     [
-        ((0.6, 0.6), 0.9, "nothing: 2 seeds, 3 are needed"),
-        ((0.6,), 0.9, "nothing: 1 seed, 3 are needed"),
-        ((0.0, 0.0, 0.0), 0.05, "nothing: 5% right without a mask, too few to be lost"),
+        ((0.6, 0.6), 0.9, "nothing: too few seeds (n = 2)"),
+        ((0.6,), 0.9, "nothing: too few seeds (n = 1)"),
+        ((0.0, 0.0, 0.0), 0.05, "nothing: too little is there to be lost"),
         ((0.0, 0.1, 0.25), 0.9, "not shown"),
         ((0.11, 0.11, 0.11), 0.9, "not shown"),  # by one document of 100
         ((0.0, 0.01, 0.0), 0.9, "lower"),
@@ -82,6 +83,9 @@ def test_what_is_concluded(damages: tuple[float, ...], unmasked: float, said: st
     known = {a_run("scratch", seed): damage for seed, damage in enumerate(damages)}
     (row,) = over_seeds(by_run(list(known), results(known, unmasked))).to_dict("records")
     assert row["conclusion"] == said
+    verdict = Verdict.from_json(row["verdict"])
+    assert (verdict.n, verdict.unit, verdict.measure) == (len(damages), "seed", Measure.OVER_COUNT)
+    assert verdict.status == {"higher": "supported", "lower": "contradicted"}.get(said, "undecided")
     assert math.isnan(row["damage_low"]) == (len(damages) < 3)
 
 
@@ -94,7 +98,7 @@ def test_two_runs_of_one_seed_are_one_replicate() -> None:
     twice = over_seeds(by_run(list(both), results(both)))[columns]
     pd.testing.assert_frame_equal(once, twice)
     two = dict(list(both.items())[:2]) | dict(list(again.items())[:2])
-    assert over_seeds(by_run(list(two), results(two)))["conclusion"].tolist() == ["nothing: 2 seeds, 3 are needed"]
+    assert over_seeds(by_run(list(two), results(two)))["conclusion"].tolist() == ["nothing: too few seeds (n = 2)"]
 
 
 def test_interventions_are_what_differs_from_most_runs_of_the_recipe() -> None:
@@ -321,10 +325,10 @@ def test_a_study_of_a_sweeps_runs_has_the_tables_and_the_section(tmp_path: Path)
     assert "accuracy lost, mean over seeds" in said
     found = pd.read_parquet(out / "tables" / "ladder.parquet")
     assert sorted(found["objective"]) == ["causal", "scratch"]
-    assert set(found["conclusion"]) == {"nothing: 1 seed, 3 are needed"}
+    assert set(found["conclusion"]) == {"nothing: too few seeds (n = 1)"}
     assert {run["model"] for run in json.loads((out / "ladder.json").read_text())} == {"llada", "llama"}
     page = report_page(read(out))
     section = page.split('id="ladder"')[1].split("</section>")[0]
-    assert section.count("nothing: 1 seed") == 2
+    assert section.count("nothing: too few seeds") == 2
     assert "data:image/svg" in section
     assert "Training runs" in page.split("<nav")[1].split("</nav>")[0]

@@ -30,8 +30,9 @@ SEAMS = {
     "models.variant": "KEY MODEL_TYPES PLAIN SinkToken Softmax Variant VariantAttention rotate variant_of vary",
     "report.figures.look": "PAGE PaperFigure finished interval_line sheet style",
     "sinks.categories": "CATEGORIES category_of",
-    "statistics": "Estimate holm mean_interval",
-    "study.plugged": "Column ShownTable StudyPlugin",
+    "sinks.measures": "MASK",
+    "statistics": "Estimate bounded holm mean_interval",
+    "study.plugged": "Column ShownTable StudyPlugin VERDICT",
     "tasks.battery": "train_document",
     "tasks.evaluate": "decoding_for",
     "tasks.generated": "document first",
@@ -41,6 +42,9 @@ SEAMS = {
     "tasks.task": "Document",
     "tasks.text": "split_text",
     "tasks.word_problems": "",
+    "verdicts": "Measure Reason Status UNKNOWN",  # trends are verdicts, too
+    "verdicts.verdict": "point weighed",
+    "verdicts.wording": "concluded",
 }
 """Module of the instrument → the names that training takes from it, besides the public ones of `sinkscope`."""
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.text import aligned
+from sinkscope.sinks.measures import Masked
 from sinkscope.study import shown
 from sinkscope.study.comparison import untested
-from sinkscope.study.names import SINK, control, label, pooled, role
+from sinkscope.study.names import control, label, pooled
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts import Reason
+from sinkscope.verdicts import Measure, Reason, Status, Verdict, wording
 from sinkscope.verdicts.wording import NEEDS
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 WIDTH = 100
 TABLES = (("results", "records", ACCURACY, "right answers, % (95 % interval)"),
           ("likelihood", "passages", NATS, "nats per token (what is lost)"))  # fmt: skip
-TAKEN = (("attention removed", "hidden_share"), ("strongest sinks hit", "strongest_hit"))
+TAKEN = Masked.REMOVED, Masked.STRONGEST
+NOTHING = Verdict(reason=Reason.NOT_MEASURED)
+YES = {Status.SUPPORTED: "yes", Status.CONTRADICTED: "no"}
 FEW = 8
 """Under so many documents a model's line says only that they are too few."""
 MOST_WARNINGS = 5
@@ -84,7 +87,7 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
             top = ["", *map(_short, beside)]
             if len(models) == 1:
                 by_head = {keys[cell]: row for cell, row in cells.items()}
-                top += [heading for heading, _ in TAKEN]
+                top += [share.heading for share in TAKEN]
                 body = [[*line, *_taken(by_head[head])] for line, head in zip(body, heads, strict=True)]
             yield from (*aligned([top, *body]), "")
 
@@ -109,60 +112,46 @@ def _cell(row: dict[Any, Any], measure: str) -> str:
 
 def _taken(row: dict[Any, Any]) -> list[str]:
     """What a policy masked."""
-    values = [row.get(name) for _, name in TAKEN]
+    values = [row.get(share) for share in TAKEN]
     return ["" if value is None or value != value else f"{value:.0%}" for value in values]
 
 
 def model_line(frames: Any, model: str) -> str:
     """A model in one line, from its diagnosis; "" where there is none."""
     told = [frames[name] for name in ("diagnosis", "needs") if name in frames]
-    asked: dict[str, dict[str, Any]] = {
-        str(row["question"]): row for table in told for row in table[table["model"] == model].to_dict("records")
-    }
+    verdicts = [Verdict.from_json(text) for table in told for text in table.loc[table["model"] == model, "verdict"]]
+    asked = {verdict.question: verdict for verdict in verdicts}
     if not asked:
         return ""
-    sinks, moving, needs = (asked.get(name, {}) for name in ("sinks", "moving", NEEDS))
-    share = f"sinks in {sinks['value']:.0%} of heads and steps" if sinks.get("answer") == "present" else "no sinks"
-    share = share if sinks.get("status", "undecided") != "undecided" else "sinks undecided"
-    moves = f", {moving['answer']}" if moving.get("status") == "supported" else ""
-    return f"{_short(model)}: {share}{moves}; needed: {_needed(frames, needs)}"
+    sinks, moving, needs = (asked.get(name, NOTHING) for name in ("sinks", "moving", NEEDS))
+    shares = {
+        Status.SUPPORTED: f"sinks in {sinks.estimate.value:.0%} of heads and steps",
+        Status.CONTRADICTED: "no sinks",
+    }
+    moves = f", {moving.answer}" if moving.status == Status.SUPPORTED else ""
+    return f"{_short(model)}: {shares.get(sinks.status, 'sinks undecided')}{moves}; needed: {_needed(needs)}"
 
 
-def _needed(frames: Any, row: dict[str, Any]) -> str:
+def _needed(verdict: Verdict) -> str:
     """Whether it needs them, with the loss and those of its controls: as many random keys, and those nearest in attention."""
-    if not row or row["value"] != row["value"] or row["reason"] == Reason.NOTHING_TO_LOSE.value:
-        return f"undecided ({row.get('reason') or 'not measured'})"
-    if row["n"] < FEW:
-        return f"undecided (too few documents, {row['n']})"
-    text = row["unit"] == "text"
-    lost = f"{_percent(row['value'])} {'% of a token’s probability' if text else 'points'} lost"
-    if row["control"] == row["control"] and row["control"] is not None:
-        lost += f", random keys {_percent(row['control'])}"
-    if (beside := _of_equal_attention(frames, row, text)) is not None:
-        lost += f", nearest in attention {_percent(beside)}"
-    return f"{({'supported': 'yes', 'contradicted': 'no'}).get(row['status'], 'undecided')} ({lost})"
+    lost, text = verdict.estimate.value, verdict.unit == "text"
+    if math.isnan(lost) or verdict.reason == Reason.NOTHING_TO_LOSE:
+        return f"undecided ({verdict.reason or Reason.NOT_MEASURED})"
+    if verdict.n < FEW:
+        return f"undecided (too few documents, {verdict.n})"
+    said = f"{_percent(lost)} {'% of a token’s probability' if text else 'points'} lost"
+    if verdict.control is not None:
+        said += f", random keys {_percent(verdict.control.value)}"
+    if (beyond := verdict.number(Measure.OVER_MASS)) is not None:
+        # Shares of a probability multiply, points of accuracy add up.
+        nearest = 1 - (1 - lost) / (1 - beyond.value) if text else lost - beyond.value
+        said += f", nearest in attention {_percent(nearest)}"
+    return f"{YES.get(verdict.status, 'undecided')} ({said})"
 
 
 def _percent(share: float) -> str:
     """A share in percent, without the sign of a loss that rounds to nothing."""
     return f"{100 * round(share, 2) + 0.0:.0f}"
-
-
-def _of_equal_attention(frames: Any, row: dict[str, Any], text: bool) -> float | None:
-    """What the mass-matched control of the strongest sink costs, in the verdict's unit; None where it was not run."""
-    table = frames.get("likelihood" if text else "results")
-    if table is None:
-        return None
-    task, _, decoding = str(row["about"]).partition(", ")
-    wanted = f"random({SINK}),match=mass"
-    losses = [
-        float(run["difference"])
-        for run in table[(table["model"] == row["model"]) & (table["task"] == task)].to_dict("records")
-        if decoding in ("", run["decoding_name"]) and role(run["policy"], run["family"] == "causal") == wanted
-    ]
-    if len(losses) != 1 or not math.isfinite(losses[0]):
-        return None
-    return -math.expm1(-losses[0]) if text else -losses[0]
 
 
 def _warnings(frames: Any, out: Path) -> Iterator[str]:
@@ -178,8 +167,7 @@ def _warnings(frames: Any, out: Path) -> Iterator[str]:
     for (task, why), rows in frames["not_graded"].groupby(["task", "why"]) if "not_graded" in frames else ():
         yield f"{rows['answers'].sum()} answers are not graded here: {task}, {why}; sinkscope evaluate --grade {out}"
     if "skill_losses" in frames:
-        keys = ["model", "policy", "match", "answer", "evidence"]
-        for model, policy, match, answer, evidence in (
-            frames["skill_losses"][keys].drop_duplicates().itertuples(index=False)
-        ):
-            yield f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {answer} ({evidence})"
+        keys = ["model", "policy", "match", "verdict"]
+        for model, policy, match, told in frames["skill_losses"][keys].drop_duplicates().itertuples(index=False):
+            said = "{} ({})".format(*(say(Verdict.from_json(told)) for say in (wording.answer, wording.evidence)))
+            yield f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {said}"

@@ -209,14 +209,14 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, Any], No
 def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, what they say of the sinks, and where to look next."""
     from sinkscope.cli.output import say, show_json
-    from sinkscope.generation.run import ACCOUNT
     from sinkscope.sinks import moves, summary
+    from sinkscope.sinks.measures import MASK
     from sinkscope.verdicts.diagnosis import diagnose
 
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")
     most = strongest(run.trace)
-    shares = {name: getattr(run, name) for name in ACCOUNT}
+    shares = {name: getattr(run, name) for name in MASK}
     # Rows in which the policy never acted have no share.
     acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
     if json:
@@ -225,7 +225,8 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
                 "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
                 "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
                 "steps": len(run), "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
-                "strongest": most, "moves": len(moves(run.trace)), **acted, "summary": summary(run.trace),
+                "strongest": most, "moves": len(moves(run.trace)), "summary": summary(run.trace),
+                **{str(name): share for name, share in acted.items()},
                 **{name: fact for extra in run.extras.values() for name, fact in extra.facts().items()},
             }
         )  # fmt: skip
@@ -234,7 +235,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
     say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
     say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}")
     if run.hidden_share is not None:
-        did = ", ".join(f"{ACCOUNT[name]} {share:.1%}" for name, share in acted.items() if share is not None)
+        did = ", ".join(f"{name.heading} {share:.1%}" for name, share in acted.items() if share is not None)
         say(f"policy {run.policy}: {did}")
     say(*(f"{name} {extra}" for name, extra in run.extras.items()), diagnose(run.trace))
     positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)

@@ -20,12 +20,13 @@ from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import Plan
 from sinkscope.generation.generate import check_decoding
-from sinkscope.generation.run import ACCOUNT, Run
+from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
+from sinkscope.sinks.measures import MASK
 
 if TYPE_CHECKING:
     import xarray
@@ -145,7 +146,7 @@ def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any
     no = np.zeros((rows, steps, columns), dtype=bool)
     arrays: dict[str, np.ndarray[Any, Any]] = {name: nan.copy() for name in ("kl", "confidence", "confidence_change")}
     arrays |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
-    arrays |= {name: nan[..., 0].copy() for name in ("changed", *ACCOUNT)}
+    arrays |= {name: nan[..., 0].copy() for name in ("changed", *MASK)}
     return arrays
 
 
@@ -211,7 +212,7 @@ class _Pair:
         """What the policy did in each row, over layers and heads: Float32 [B] each, NaN where there is nothing to count."""
         account = self.masked.account
         if account is None:
-            shares_of = np.full((len(ACCOUNT), len(ended)), np.nan, dtype=np.float32)
+            shares_of = np.full((len(MASK), len(ended)), np.nan, dtype=np.float32)
             shares_of[0] = 0.0
         else:
             heads = (account.sinks > 0).sum((0, 2))
@@ -223,7 +224,7 @@ class _Pair:
             )
             shares_of = torch.stack([share.float() for share in shares]).cpu().numpy()
         shares_of[:, ended] = np.nan
-        return dict(zip(ACCOUNT, shares_of, strict=True))
+        return dict(zip(MASK, shares_of, strict=True))
 
 
 def _placed(values: Tensor, where: Tensor) -> Tensor:

@@ -10,18 +10,10 @@ from torch import Tensor
 
 from sinkscope.base.text import html_table
 from sinkscope.decoding.base import Decoding
+from sinkscope.sinks.measures import MASK
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
-
-
-ACCOUNT = {
-    "hidden_share": "attention removed",
-    "sinks_hit": "sinks masked",
-    "strongest_hit": "strongest sink masked",
-    "sink_removed": "attention on sinks removed",
-}
-"""What is said of a policy: the name of each share, and how a person reads it."""
 
 
 class Extra(Protocol):
@@ -125,7 +117,7 @@ class Run:
             ("forward passes", ", ".join(map(str, self.forwards))),
         ]  # fmt: skip
         facts += list(self.extras.items())
-        shares = zip(ACCOUNT.values(), (getattr(self, name) for name in ACCOUNT), strict=True)
+        shares = ((share.heading, getattr(self, share)) for share in MASK)
         facts += [
             (name, ", ".join(f"{share:.1%}" for share in values.tolist()))
             for name, values in shares

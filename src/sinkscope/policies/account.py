@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sinkscope.attention.distant import LayerShare
 from sinkscope.attention.visibility import Visibility
+from sinkscope.sinks.measures import MASK
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,5 @@ class Totals:
         """Float [B] each: attention removed, mean over layers, heads and those steps; and of all sinks of those steps the share
         that was masked, of heads with a sink those whose strongest was, of attention on sinks what was. NaN: there was none.
         """
-        names = ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed")
         done, of = self._sums[::2], self._sums[1::2]
-        return dict(zip(names, (done / of).float().cpu(), strict=True))
+        return dict(zip(MASK, (done / of).float().cpu(), strict=True))

@@ -5,7 +5,7 @@ A measure of each kind of token, of head or of event is one member whose name ha
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Literal
 
 from sinkscope.base.sink_rule import EPSILON
@@ -17,6 +17,27 @@ _DETECTIONS, _BOTH = "share of detections", "share of heads and steps where both
 _UNIFORM = "received attention, uniform = 1"
 _MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key-step, held out"
 _CONFIDENCE, _DELAY = "confidence, b − a", "steps, b − a"
+
+
+class Masked(StrEnum):
+    """What a mask took, by the names of runs, records and tables; `heading` for people. The `Measure` has the member's name."""
+
+    heading: str
+
+    def __new__(cls, name: str, heading: str) -> Masked:
+        made = str.__new__(cls, name)
+        made._value_, made.heading = name, heading
+        return made
+
+    REMOVED = "hidden_share", "attention removed"
+    HITS = "sinks_hit", "sinks masked"
+    KEYS = "key_share", "keys"
+    STRONGEST = "strongest_hit", "strongest sink masked"
+    SINKS_REMOVED = "sink_removed", "attention on sinks removed"
+
+
+MASK: tuple[Masked, ...] = tuple(share for share in Masked if share != Masked.KEYS)
+"""What is counted step by step; the share of the keys follows from the policy."""
 
 
 class Measure(Enum):
@@ -131,5 +152,7 @@ class Measure(Enum):
     LEAST = "documents needed", "documents", "number", "documents are needed to show that so little is lost"
     GAIN_FIRST = "first keys gain", "score gained", "points", "gained with the first keys in sight"
     SKILL_APART = "apart", "share of right answers, beyond the other skills", "points", "more lost than by the other skills"
+    CHANGE = "change of {}", "of the measure", "signed"
+    SLOPE = "slope of {}", "for ten times the parameters", "signed"
     P = "p", "p", "p", "p"
     # fmt: on

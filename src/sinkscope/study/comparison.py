@@ -16,6 +16,7 @@ import numpy as np
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import differences
 from sinkscope.decoding import decoding_from_json
+from sinkscope.sinks.measures import Masked
 from sinkscope.statistics import (
     LEAST_SEEDS,
     align,
@@ -41,8 +42,6 @@ Scores = Mapping[str, float]
 
 MATCHES = ("count", "mass")
 """How a control is matched to its policy."""
-ACTED = "hidden_share", "sinks_hit", "key_share", "strongest_hit", "sink_removed"
-"""What records say about a mask; see `Record`."""
 
 
 def compare_runs(evaluations: Sequence[Evaluation]) -> pd.DataFrame:
@@ -175,7 +174,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
         # Only now, when the rows of all controls are there.
         beside = rows.get(controls_of(name, by_name).get("count", ""), {})
         row |= {"control": beside.get("policy"), "control_draws": beside.get("draws")}
-        row |= {f"control_{part}": beside.get(part) for part in (first.measure, "hidden_share")}
+        row |= {f"control_{part}": beside.get(part) for part in (first.measure, Masked.REMOVED)}
         row |= bounded("over_control", *(difference(name, beside["policy"])[:3] if beside else ()))
     return list(rows.values())
 
@@ -206,7 +205,7 @@ def _plain(runs: list[Evaluation], draws: Sequence[Scores], name: str) -> dict[s
         "model": settings["model"]["source"], "task": settings["task"]["task"], "scheme": scheme_name(settings["task"]),
         "policy": name, "n": len(values), "draws": len(draws), measure: float(values.mean()), "stderr": standard_error(values),
         "decoding": ", ".join(f"{option}={value}" for option, value in settings["decoding"].items()),
-        **{part: _average(records, part) for part in ACTED}, "control_of": kind and kind.like, "match": kind and kind.match,
+        **{part: _average(records, part) for part in Masked}, "control_of": kind and kind.like, "match": kind and kind.match,
         "detectable": None, "low": low, "high": high,
     }  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from sinkscope.sinks.compare import LESS
+from sinkscope.sinks.measures import MASK
 from sinkscope.statistics import Estimate
 from sinkscope.study.cells import Cell
 from sinkscope.study.measured import POLICY, Studied, collect
@@ -21,7 +22,7 @@ from sinkscope.study.spec import CAUSAL
 from sinkscope.tasks.reading import ReadTask
 from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.verdicts import Measure, Side, Status
-from sinkscope.verdicts.measures import MASKED, Kind, Measures
+from sinkscope.verdicts.measures import Kind, Measures
 from sinkscope.verdicts.questions import CLAIMS, Claim
 from sinkscope.verdicts.verdict import point
 
@@ -118,7 +119,7 @@ def _distinct(cells: Sequence[Cell]) -> list[Cell]:
 def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:
     """The tables that cells leave, one draw of each control: what is not lost is right."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    whole = dict.fromkeys(MASKED.values(), 1.0)
+    whole = dict.fromkeys(MASK, 1.0)
     for cell in cells:
         text = isinstance(cell.experiment.task, ReadTask)
         about = {"model": cell.model.name, "task": _task(cell), "decoding_name": cell.decoding_name}

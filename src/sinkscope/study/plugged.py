@@ -22,14 +22,26 @@ if TYPE_CHECKING:
     Frames = Mapping[str, pd.DataFrame]
 
 
+VERDICT = "verdict"
+"""The form of a column with verdicts as JSON."""
+
+
 @dataclass(frozen=True)
 class Column:
-    """A column as people read it. form: of a number, "" for text; interval: in the terminal, with NAME_low and NAME_high."""
+    """A column as people read it.
+
+    form: of a number, "" for text, or VERDICT. interval: in the terminal, with NAME_low and NAME_high.
+    """
 
     heading: str
     name: str
     form: str = ""
     interval: bool = False
+
+    @property
+    def words(self) -> bool:
+        """It holds texts or verdicts, not numbers."""
+        return self.form in ("", VERDICT)
 
 
 @dataclass(frozen=True)

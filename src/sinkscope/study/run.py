@@ -44,7 +44,7 @@ from sinkscope.tasks.task import digest
 if TYPE_CHECKING:
     import pandas as pd
 
-OUTPUT = "output/15"
+OUTPUT = "output/16"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64

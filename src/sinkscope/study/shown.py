@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from sinkscope.base.text import aligned
+from sinkscope.sinks.measures import MASK, Masked
+from sinkscope.statistics import Estimate
 from sinkscope.study.comparison import untested
-from sinkscope.study.plugged import Column, ShownTable
+from sinkscope.study.plugged import VERDICT, Column, ShownTable
 from sinkscope.tasks.task import ACCURACY, NATS
+from sinkscope.verdicts import Verdict
+from sinkscope.verdicts.wording import concluded, missing, number
 
-MASKED = (
-    Column("attention removed", "hidden_share", ".1%"), Column("sinks masked", "sinks_hit", ".0%"),
-    Column("strongest sink masked", "strongest_hit", ".0%"), Column("of the sinks’ attention removed", "sink_removed", ".0%"),
-)  # fmt: skip
+MASKED = [Column(share.heading, share, ".1%" if share == Masked.REMOVED else ".0%") for share in MASK]
+MASKED.append(Column(Masked.KEYS.heading, Masked.KEYS, ".1%"))
 """What a policy masked."""
 TESTED = (
     Column("− none", "difference", "+.3f", interval=True), Column("p", "difference_p_holm", ".2g"),
@@ -30,7 +33,7 @@ RESULTS = ShownTable(
     "{decoding}",
     (
         Column("policy", "policy"), Column("draws", "draws", ".0f"), Column("accuracy", ACCURACY, ".3f", interval=True), *TESTED,
-        *MASKED, Column("keys", "key_share", ".1%"), Column("paper (arXiv 2510.15731)", "paper", ".2f"),
+        *MASKED, Column("paper (arXiv 2510.15731)", "paper", ".2f"),
     ),
     by=("task", "model"),
 )  # fmt: skip
@@ -39,7 +42,7 @@ LIKELIHOOD = ShownTable(
     "{model} · {task}:{scheme} · {n} texts; a positive difference is a loss\n{decoding}",
     (
         Column("policy", "policy"), Column("draws", "draws", ".0f"), Column("nats per token", NATS, ".3f", interval=True),
-        *TESTED, *MASKED, Column("keys", "key_share", ".1%"),
+        *TESTED, *MASKED,
     ),
     by=("task", "model"),
 )  # fmt: skip
@@ -76,7 +79,7 @@ def lines(shown: ShownTable, table: pd.DataFrame | None) -> list[str]:
     for _, group in groups:
         records: list[Any] = group.to_dict("records")
         columns = [
-            column for column in shown.columns if not column.form or group.get(column.name, pd.Series()).notna().any()
+            column for column in shown.columns if column.words or group.get(column.name, pd.Series()).notna().any()
         ]
         body = [[cell(row, column) for column in columns] for row in records]
         said += [shown.caption.format(**records[0]), *aligned([[column.heading for column in columns], *body]), ""]
@@ -84,16 +87,38 @@ def lines(shown: ShownTable, table: pd.DataFrame | None) -> list[str]:
 
 
 def cell(row: Mapping[str, Any], column: Column) -> str:
-    """A value as people read it, with its interval where the column has one."""
+    """A cell of the terminal: a text, or a number, with its interval where the column has one."""
+    if column.words:
+        return text_of(row, column)
+    return numbers_of(row, column.name, column.form, column.interval)[0] or ("–" if column.interval else "")
+
+
+def text_of(row: Mapping[str, Any], column: Column) -> str:
+    """The cell of a column without numbers: a text, or what a verdict concludes."""
     value = row.get(column.name)
-    if not column.form:
-        return str(value or "") or "–"
-    if value is None or value != value:
-        return "–" if column.interval else ""
-    stem = "" if column.name in (ACCURACY, NATS) else f"{column.name}_"
-    low, high = (row.get(f"{stem}{end}") if column.interval else None for end in ("low", "high"))
-    known = low is not None and low == low
-    return format(value, column.form) + (f" ({low:{column.form}} to {high:{column.form}})" if known else "")
+    if missing(value) or not value:
+        return "–"
+    return concluded(Verdict.from_json(value)) if column.form == VERDICT else str(value)
+
+
+def numbers_of(row: Mapping[str, Any], name: str, form: str, interval: bool = True) -> tuple[str, tuple[str, ...]]:
+    """A number of a row, 0.19 (0.07 to 0.43) where it has an interval, and its columns; "" where it is missing."""
+    if missing(row.get(name)):
+        return "", ()
+    columns = bounds(name) if interval and estimate(row, name).known else (name,)
+    first, *ends = (number(row[column], form) for column in columns)
+    return f"{first} ({' to '.join(ends)})" if ends else first, columns
+
+
+def bounds(name: str) -> tuple[str, str, str]:
+    """The columns of a number and its interval; what a table is about (its value, an accuracy, nats) has low and high."""
+    return (name, "low", "high") if name in ("value", ACCURACY, NATS) else (name, f"{name}_low", f"{name}_high")
+
+
+def estimate(row: Mapping[str, Any], name: str = "value") -> Estimate:
+    """A number of a row with its interval."""
+    numbers: list[Any] = [row.get(column) for column in bounds(name)]
+    return Estimate(*(math.nan if missing(one) else float(one) for one in numbers))
 
 
 def comparison(table: pd.DataFrame) -> str:

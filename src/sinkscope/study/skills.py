@@ -298,7 +298,7 @@ def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[
     comparison = compare_skills(answers)
     told = {
         "p": comparison.p, "answer": wording.answer(comparison.verdict), "evidence": wording.evidence(comparison.verdict),
-        "left_out": " ".join(comparison.left_out),
+        "left_out": " ".join(comparison.left_out), "verdict": comparison.verdict.to_json(),
     }  # fmt: skip
     rows = [
         {

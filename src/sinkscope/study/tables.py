@@ -40,6 +40,7 @@ import pandas as pd
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import write_atomically
 from sinkscope.base.text import csv_text
+from sinkscope.sinks.measures import MASK, Masked
 from sinkscope.statistics import mean_interval
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over
@@ -61,12 +62,10 @@ from sinkscope.verdicts.questions import judge, sensitivity
 Frames = Mapping[str, pd.DataFrame]
 LEAST_MODELS = 3
 """Models from which on there is an interval; with fewer nothing is concluded."""
-REPLICATED = (
-    "nll", "accuracy", "difference", "effect_count", "effect_mass", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed"
-)  # fmt: skip
+REPLICATED = (NATS, ACCURACY, "difference", "effect_count", "effect_mass", *MASK)
 """Columns of `likelihood` and `results`; see there."""
-MASKED_SHARES = {"removed": Measure.REMOVED, "strongest": Measure.STRONGEST}
-"""Columns of `needs`."""
+TAKEN = Masked.REMOVED, Masked.STRONGEST
+"""What the table `needs` says about its mask."""
 NOT_CONFINED = "model-written programs cannot be confined on this machine"
 
 
@@ -145,11 +144,9 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
         "needs": list(needs(measured).values()),
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
-    rows = {
-        name: [wording.row(verdict) | {"verdict": verdict.to_json()} for verdict in told] for name, told in made.items()
-    }
+    rows = {name: list(map(wording.stored, told)) for name, told in made.items()}
     rows["needs"] = [
-        row | {name: (verdict.number(measure) or UNKNOWN).value for name, measure in MASKED_SHARES.items()}
+        row | {share.name.lower(): (verdict.number(Measure[share.name]) or UNKNOWN).value for share in TAKEN}
         for row, verdict in zip(rows["needs"], made["needs"], strict=True)
     ]
     rows["sensitivity"] = [

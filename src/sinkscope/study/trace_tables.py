@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from sinkscope.generation.run import ACCOUNT
 from sinkscope.inspection.survey import probe_names, survey_table
 from sinkscope.sinks import calibration, compare_traces, mechanisms, merge, summary
 from sinkscope.sinks.calibration import COUNTS
 from sinkscope.sinks.depth import depth_table
+from sinkscope.sinks.measures import MASK
 from sinkscope.sinks.summary_table import settings_table
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics
@@ -52,7 +52,7 @@ def stacked(
 
 def replay(store: Store, cells: Sequence[Cell]) -> Frames:
     """`replay`: means over documents of the changes by a policy, step by step."""
-    names = ("kl", "confidence_change", "flipped", "changed", *ACCOUNT)
+    names = ("kl", "confidence_change", "flipped", "changed", *MASK)
     rows = []
     for cell in cells:
         told = pd.DataFrame([row.more for row in _rows(store, cell)]).reindex(columns=list(names))
@@ -71,7 +71,7 @@ def inspection(store: Store, cells: Sequence[Cell]) -> Frames:
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
         measures.append(with_columns(table, cell.columns()))
         verdicts = held(measures_of(table, void, cell.model.name), probe_names())
-        told = [wording.row(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
+        told = [wording.stored(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
         answers.append(with_columns(pd.DataFrame(told), cell.columns()))
     tables = {"inspection": measures, "holdings": answers}
     return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}

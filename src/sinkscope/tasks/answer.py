@@ -17,10 +17,11 @@ from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.decoding import Decoding
 from sinkscope.generation.generate import check_decoding, generate
-from sinkscope.generation.run import ACCOUNT, Run
+from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import check_policy
+from sinkscope.sinks.measures import MASK, Masked
 from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -201,9 +202,9 @@ def _generate(model: Model, experiment: Experiment, prompts: Prompts, batch: Ite
     rows = []
     for row, item in enumerate(batch):
         keys = padded.lengths[row] + len(run.answer(row))
-        shares = {name: getattr(run, name) for name in ACCOUNT if name != "hidden_share"}
+        shares: dict[str, Any] = {name: getattr(run, name) for name in MASK if name != Masked.REMOVED}
         acted = {name: share if share is None else rounded(float(share[row])) for name, share in shares.items()}
-        acted["key_share"] = None if policy is None else policy.key_share(keys)
+        acted[Masked.KEYS] = None if policy is None else policy.key_share(keys)
         rows.append(recorded(model, experiment.task, item, run, prompts[item.document.id], acted, row))
     return rows
 

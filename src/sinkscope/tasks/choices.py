@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import MaskedReading, Reading
-from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
+from sinkscope.sinks.measures import MASK
 from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
@@ -106,7 +106,7 @@ class ChoiceTask(ReadTask):
                 "errors": errors or None,
                 "chosen": chosen,
             }
-            acted = {name: _mean([scored.account[name] for scored in of_item]) for name in ACCOUNT}
+            acted: dict[str, float] = {name: _mean([scored.account[name] for scored in of_item]) for name in MASK}
             forwards = sum(scored.forwards for scored in of_item)
             records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
         return records

@@ -28,10 +28,10 @@ from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Request
 from sinkscope.generation.generate import generate
-from sinkscope.generation.run import ACCOUNT
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.sinks.measures import MASK
 from sinkscope.tasks.task import in_parts, seed_of
 
 DRAWS = 128
@@ -61,8 +61,8 @@ class Nats:
 
     def acted(self, rows: slice) -> dict[str, float]:
         """What the policy did: means over some rows; NaN without one, or where it never acted."""
-        shares = {name: self.account[name][rows] for name in ACCOUNT if self.account}
-        return {name: float(shares[name].double().nanmean()) if shares else math.nan for name in ACCOUNT}
+        shares = {name: self.account[name][rows] for name in MASK if self.account}
+        return {name: float(shares[name].double().nanmean()) if shares else math.nan for name in MASK}
 
 
 def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:

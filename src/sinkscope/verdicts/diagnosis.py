@@ -16,6 +16,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.base.text import html_table
 from sinkscope.sinks.dataset import Array
+from sinkscope.sinks.measures import MASK
 from sinkscope.sinks.sink_statistics import (
     OTHER_SETTINGS,
     PARTS,
@@ -27,7 +28,7 @@ from sinkscope.sinks.sink_statistics import (
 )
 from sinkscope.sinks.summary_table import summary, table_of
 from sinkscope.verdicts import wording
-from sinkscope.verdicts.measures import MASKED, Kind, Measures, PolicyRun, estimates_of
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import Claim, nearby, read
 from sinkscope.verdicts.verdict import Reason, Verdict
 
@@ -167,7 +168,7 @@ def diagnosis(measured: Iterable[Measures]) -> list[Verdict]:
 def _run(result: Any, scores: Array) -> PolicyRun:
     """The scores, and what the records say about the mask."""
     told = {}
-    for name in MASKED.values():
+    for name in MASK:
         values = [getattr(record, name, None) for record in getattr(result, "records", ())]
         known = [float(value) for value in values if value is not None]
         told[name] = float(np.mean(known)) if known else None

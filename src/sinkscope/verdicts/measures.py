@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.sinks.measures import Form, Measure
+from sinkscope.sinks.measures import MASK, Form, Measure
 from sinkscope.statistics import Estimate, kept_share, mean_difference, paired_interval, wilson
 from sinkscope.verdicts.verdict import UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MASKED", "Form", "Kind", "Measure", "Measures", "PolicyRun", "estimates_of"]
+__all__ = ["Form", "Kind", "Measure", "Measures", "PolicyRun", "estimates_of"]
 
 BASE_ACCURACY = 0.2
 """Under this accuracy without a policy there is nothing to lose, and no verdict."""
@@ -27,12 +27,6 @@ MOST_NATS = 6.5
 """Nats per token above which a text is hardly predicted better than from the frequencies of its tokens."""
 LEAST_TEXTS = 16
 """Fewer texts may all miss the long tail of their distribution: no verdict."""
-
-
-MASKED = {
-    "hits": "sinks_hit", "strongest": "strongest_hit", "removed": "hidden_share", "sinks_removed": "sink_removed"
-}  # fmt: skip
-"""Field of a `PolicyRun` → the column of results that has it."""
 
 
 class Kind(StrEnum):
@@ -53,7 +47,7 @@ def estimates_of(table: pd.DataFrame) -> dict[str, Estimate]:
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """Documents under one policy; the draws of a control are averaged.
+    """Documents under one policy; the draws of a control are averaged. What it masked is called as in `Masked`.
 
     Attributes:
         scores: document → share of its answers that were right, or nats per token of a text.
@@ -72,9 +66,8 @@ class PolicyRun:
     @classmethod
     def of(cls, scores: Mapping[str, float], row: Mapping[Any, Any]) -> PolicyRun:
         """Scores with what a row of results says about the mask."""
-        shares = (row.get(column) for column in MASKED.values())
-        hits, strongest, removed, sinks_removed = (math.nan if share is None else float(share) for share in shares)
-        return cls(scores, hits, strongest, removed, sinks_removed)
+        shares: dict[str, Any] = {share.name.lower(): float(row[share]) for share in MASK if row.get(share) is not None}
+        return cls(scores, **shares)
 
 
 @dataclass(frozen=True)

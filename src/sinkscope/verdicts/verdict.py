@@ -42,6 +42,7 @@ class Reason(StrEnum):
     NO_INTERVAL = "one prompt has no interval"
     NONE_SEEN = "none was seen, which has no interval"
     TOO_FEW = "too few documents or steps"
+    TOO_FEW_SEEDS = "too few seeds"
     TOO_FEW_RIGHT = (
         "no two skills have enough right answers at equal unmasked accuracy; ask more documents, or other levels"
     )
@@ -192,7 +193,7 @@ class Verdict:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
-    if isinstance(value, Measure):
+    if isinstance(value, (Measure, Reason)):
         return value.name
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -201,8 +202,13 @@ def _estimate(bounds: list[float | None]) -> Estimate:
     return Estimate(*(math.nan if value is None else value for value in bounds))
 
 
+def _reason(told: str) -> Reason:
+    """By its name, or, in studies of before names were stored, by its words."""
+    return Reason[told] if told in Reason.__members__ else Reason(told)
+
+
 READ: dict[str, Callable[[Any], Any]] = {
-    "status": Status, "reason": Reason, "side": Side, "measure": Measure.__getitem__, "estimate": _estimate,
+    "status": Status, "reason": _reason, "side": Side, "measure": Measure.__getitem__, "estimate": _estimate,
     "control": _estimate, "numbers": lambda told: tuple(Number(Measure[name], _estimate(e), of) for name, e, of in told),
 }  # fmt: skip
 

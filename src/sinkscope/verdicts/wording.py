@@ -37,6 +37,8 @@ TO_MEASURE = {
     "needs its first tokens": "ss.diagnose(trace, unmasked=…, window=…, window_first=…)",
 }
 """Question → what a reader can do where it was not measured."""
+COUNTED = (Reason.INTERVAL, Reason.TOO_FEW, Reason.TOO_FEW_SEEDS)
+"""Reasons that more of what n counts may do away with."""
 LEAST = 8
 """With fewer documents no loss can be told from chance."""
 ROUNDING = 1e-9
@@ -108,7 +110,7 @@ def status(verdict: Verdict) -> str:
 
 def because(verdict: Verdict) -> str:
     """Why it is undecided; "" where it is not."""
-    few = f" (n = {verdict.n})" if verdict.reason in (Reason.INTERVAL, Reason.TOO_FEW) and verdict.n else ""
+    few = f" (n = {verdict.n})" if verdict.reason in COUNTED and verdict.n else ""
     limit = f", {verdict.limit:.3g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
     return f"{verdict.reason.value}{limit}{few}" if verdict.reason else ""
 
@@ -118,10 +120,16 @@ def answer(verdict: Verdict) -> str:
     return verdict.answer or status(verdict)
 
 
+def concluded(verdict: Verdict) -> str:
+    """The answer alone, or why there is none, for a column of a table."""
+    open_ = "not shown" if verdict.reason == Reason.INTERVAL else f"nothing: {because(verdict)}"
+    return answer(verdict) if verdict.decided else open_
+
+
 def short(verdict: Verdict) -> str:
     """The estimate, or why there is none, in a few words."""
     said = because(verdict) if verdict.reason == Reason.EPSILON else evidence(replace(verdict, numbers=()))
-    todo = TO_MEASURE.get(verdict.question) if said == Reason.NOT_MEASURED.value else None
+    todo = TO_MEASURE.get(verdict.question) if verdict.reason == Reason.NOT_MEASURED else None
     if todo:
         return f"{said} ({todo})"
     return said if len(said) <= SHORT else f"{said[:SHORT]}…"
@@ -138,6 +146,11 @@ def row(verdict: Verdict) -> dict[str, Any]:
     flat |= bounded("control", *(verdict.control or ()))
     flat |= {name: told[name] for name in ("beside", "n", "unit", "rule", "bears")}
     return flat | {"evidence": evidence(verdict)}
+
+
+def stored(verdict: Verdict) -> dict[str, Any]:
+    """The same row with the verdict itself, as `from_json` reads it: what pages and terminals render."""
+    return row(verdict) | {"verdict": verdict.to_json()}
 
 
 def held(verdict: Verdict) -> str:

@@ -6,10 +6,10 @@ interval is a run: seeds are what another training would change. With fewer than
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from sinkscope import MaskTop, parse_policy
-from sinkscope.statistics import Estimate, holm, mean_interval
+from sinkscope.sinks.measures import MASK
+from sinkscope.statistics import Estimate, bounded, holm, mean_interval
+from sinkscope.verdicts import UNKNOWN, Measure, Reason, Status, wording
+from sinkscope.verdicts.verdict import point, weighed
 from sinkscope_train.trained_runs import TrainedRun, interventions
 
 LEAST_SEEDS = 3
@@ -43,7 +46,7 @@ PROFILE = {
 GROUP = ["objective", "size", "intervention"]
 """What makes runs replicates of one another: recipe, layers × width (interventions may add weights), and intervention."""
 DAMAGES = ("damage", "beyond_count", "beyond_mass")
-HITS = ("hidden_share", "sinks_hit", "strongest_hit", "sink_removed")
+HITS = tuple(map(str, MASK))
 """What a mask took: of all attention, of the sinks, of heads' strongest sinks, of the attention on sinks."""
 SHARES = (0.05, 0.1)
 """Shares of all attention at which the costs of masks are compared."""
@@ -129,7 +132,7 @@ def _without_count(text: str) -> str:
     policy = parse_policy(text)
     if not isinstance(policy, MaskTop) or policy.epsilon is not None:
         return ""
-    return str(dataclasses.replace(policy, k=0, prefill=None)).replace("top:0", "top:k", 1)
+    return str(replace(policy, k=0, prefill=None)).replace("top:0", "top:k", 1)
 
 
 def skill_results(skills: pd.DataFrame) -> pd.DataFrame:
@@ -199,7 +202,7 @@ def measures_of(runs: pd.DataFrame, profile: pd.DataFrame) -> pd.DataFrame:
 def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     """Size × objective × scope → damage: means over seeds of `by_run`, with Student's 95 % interval over seeds.
 
-    `conclusion` is about the damage beyond as many random keys, and says why nothing is concluded where that is so.
+    `verdict`, in a word `conclusion`, is about the damage beyond as many random keys, and says why nothing is concluded.
     """
     rows = []
     keys = [*GROUP, "task", "decoding_name", "policy", "scope", "measure", "unit"]
@@ -211,9 +214,12 @@ def over_seeds(runs: pd.DataFrame) -> pd.DataFrame:
         graded = row["measure"] == GRADED
         estimates = {name: _mean(_by_seed(group, name), 1 / row["n"] if graded else 0.0) for name in DAMAGES}
         for name, estimate in estimates.items():
-            row |= _columns(name, estimate)
-        there = row["unmasked"] if graded else 1.0  # every model gives a text some probability
-        row["conclusion"] = _direction(row["seeds"], estimates["beyond_count"], there)
+            row |= bounded(name, *estimate)
+        # Every model gives a text some probability.
+        able = None if not graded or row["unmasked"] >= FLOOR else Reason.NOTHING_TO_LOSE
+        beyond = estimates["beyond_count"]
+        control = None if beyond.known else Reason.NO_CONTROL
+        row |= _concluded(Measure.OVER_COUNT, beyond, row["seeds"], able, control, of=row["policy"])
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -227,7 +233,7 @@ def profile_over_seeds(profile: pd.DataFrame) -> pd.DataFrame:
         for measure in [name for name in ("loss", "probe_sink_heads", "emerged", *PROFILE.values()) if name in group]:
             estimate = _mean(_by_seed(group, measure))
             if math.isfinite(estimate.value):
-                rows.append({**about, "measure": measure, **_columns("value", estimate)})
+                rows.append({**about, "measure": measure, **bounded("value", *estimate)})
     return pd.DataFrame(rows)
 
 
@@ -238,7 +244,7 @@ def against_plain(measures: pd.DataFrame) -> pd.DataFrame:
         measures: see `measures_of`.
 
     Returns:
-        A row for each intervention and measure: the mean paired difference over seeds with its interval; `conclusion`.
+        A row for each intervention and measure: the mean paired difference over seeds with its interval; `verdict`.
     """
     same = ["objective", "size", "seed", "tokens", "measure"]
     each = measures.drop_duplicates([*same, "intervention"], keep="last")
@@ -250,8 +256,8 @@ def against_plain(measures: pd.DataFrame) -> pd.DataFrame:
         estimate = _mean(differences, float(group["least"].max()))
         row = dict(zip([*GROUP, "measure"], key, strict=True))
         row["parameters"] = int(group["parameters_plain"].min())  # a change may add weights
-        row |= {"seeds": len(group), **_columns("difference", estimate)}
-        rows.append({**row, "conclusion": _direction(len(group), estimate)})
+        row |= {"seeds": len(group), **bounded("difference", *estimate)}
+        rows.append(row | _concluded(Measure.CHANGE, estimate, len(group), of=str(row["measure"])))
     return pd.DataFrame(rows)
 
 
@@ -263,7 +269,7 @@ def by_size(measures: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each objective, number of training tokens and measure that at least three sizes with three runs each have: the
-        change for ten times the parameters, with its interval over runs; `conclusion`; p of no change, and after Holm's
+        change for ten times the parameters, with its interval over runs; `verdict`; p of no change, and after Holm's
         correction over the table.
     """
     from scipy import special
@@ -271,7 +277,7 @@ def by_size(measures: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for row, group in _sized(measures, ["objective", "tokens", "measure"]):
         (estimate,) = _regression(group["value"], np.log10(group["parameters"].astype(float)))
-        row |= {**_columns("slope", estimate), "conclusion": _direction(LEAST_SEEDS, estimate)}
+        row |= bounded("slope", *estimate) | _concluded(Measure.SLOPE, estimate, LEAST_SEEDS, of=row["measure"])
         degrees, half = len(group) - 2, estimate.high - estimate.value
         if half > 0:
             error = half / float(special.stdtrit(degrees, 0.975))
@@ -301,10 +307,10 @@ def by_size_and_hits(runs: pd.DataFrame) -> pd.DataFrame:
             if values.isna().any() or taken.isna().any() or taken.nunique() < 2:
                 continue
             (alone,), (slope, hit) = _regression(values, size), _regression(values, size, taken)
-            row = {**about, "damage": damage, "given": hits, **_columns("alone", alone)}
-            row |= {**_columns("slope", slope), **_columns("hits", hit)}
+            row = {**about, "damage": damage, "given": hits, **bounded("alone", *alone)}
+            row |= bounded("slope", *slope) | bounded("hits", *hit)
             row["correlation"] = float(np.corrcoef(size, taken)[0, 1])
-            rows.append({**row, "conclusion": _direction(LEAST_SEEDS, slope)})
+            rows.append(row | _concluded(Measure.SLOPE, slope, LEAST_SEEDS, of=damage))
     return pd.DataFrame(rows)
 
 
@@ -323,9 +329,8 @@ def _regression(values: pd.Series[Any], *causes: npt.ArrayLike) -> list[Estimate
 
     design = np.column_stack([np.ones(len(values)), *causes])
     degrees = len(values) - design.shape[1]
-    unknown = Estimate(math.nan, math.nan, math.nan)
     if degrees < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
-        return [unknown] * len(causes)
+        return [UNKNOWN] * len(causes)
     slopes, *_ = np.linalg.lstsq(design, values.to_numpy(), rcond=None)
     spread = np.square(values - design @ slopes).sum() / degrees
     errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * spread)
@@ -344,27 +349,21 @@ def _mean(values: Iterable[Any], least: float = 0.0) -> Estimate:
     Seeds that agree to the last document would otherwise have an interval without width.
     """
     numbers = [float(value) for value in values if value is not None and value == value]
-    if not numbers:
-        return Estimate(math.nan, math.nan, math.nan)
     if len(numbers) < LEAST_SEEDS:
-        return Estimate(sum(numbers) / len(numbers), math.nan, math.nan)
+        return point(sum(numbers) / len(numbers)) if numbers else UNKNOWN
     value, low, high = (float(part) for part in mean_interval(numbers))
     return Estimate(value, min(low, value - least), max(high, value + least))
 
 
-def _columns(stem: str, estimate: Estimate) -> dict[str, float]:
-    return {stem: estimate.value, f"{stem}_low": estimate.low, f"{stem}_high": estimate.high}
-
-
-def _direction(seeds: int, estimate: Estimate, unmasked: float = 1.0) -> str:
-    """Where an estimate lies beside 0, or why nothing is said of it. unmasked: the accuracy without a mask."""
-    if seeds < LEAST_SEEDS:
-        return f"nothing: {seeds} seed{'s' if seeds > 1 else ''}, {LEAST_SEEDS} are needed"
-    if unmasked < FLOOR:
-        return f"nothing: {unmasked:.0%} right without a mask, too few to be lost"
-    if not estimate.known:
-        return "nothing: no control"
-    return "higher" if estimate.above(0) else "lower" if estimate.below(0) else "not shown"
+def _concluded(
+    measure: Measure, estimate: Estimate, seeds: int, *reasons: Reason | None, of: str = ""
+) -> dict[str, str]:
+    """Where an estimate lies beside 0: the verdict as a column, and in a word. reasons: why nothing is concluded, or None."""
+    verdict = replace(weighed(measure, estimate, 0.0, of=of), rule="trend", n=seeds, unit="seed")
+    if verdict.decided:
+        verdict = verdict.settled(verdict.status, "higher" if verdict.status == Status.SUPPORTED else "lower")
+    verdict = verdict.unless(Reason.TOO_FEW_SEEDS if seeds < LEAST_SEEDS else None, *reasons)
+    return {"conclusion": wording.concluded(verdict), "verdict": verdict.to_json()}
 
 
 def tables(

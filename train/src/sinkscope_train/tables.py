@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sinkscope.study.plugged import Column, ShownTable, StudyPlugin
+from sinkscope.study.plugged import VERDICT, Column, ShownTable, StudyPlugin
 from sinkscope_train.trained_runs import known_runs, trained_runs
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ LOSS = (
     Column("− random keys", "beyond_count", "+.3f", True),
 )  # fmt: skip
 TOOK = (Column("removed", "hidden_share", ".1%"), Column("strongest sinks hit", "strongest_hit", ".0%"))
-CONCLUDED = Column("concluded", "conclusion")
+CONCLUDED = Column("concluded", "verdict", VERDICT)
 LADDER = StudyPlugin(
     name="ladder",
     title="Training runs",

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sinkscope.statistics import Estimate
 from sinkscope.study.plugged import Column
-from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts.wording import missing, number
+from sinkscope.study.shown import numbers_of, text_of
 
 Row = Mapping[str, Any]
 NONE = "–"
@@ -37,25 +35,10 @@ class Table:
     file: str = ""
 
 
-def bounds(name: str) -> tuple[str, str, str]:
-    """The columns of a number and its interval; what a table is about (its value, an accuracy, nats) has low and high."""
-    return (name, "low", "high") if name in ("value", ACCURACY, NATS) else (name, f"{name}_low", f"{name}_high")
-
-
-def estimate(row: Row, name: str = "value") -> Estimate:
-    """A number of a row with its interval."""
-    found: list[Any] = [row.get(column) for column in bounds(name)]
-    return Estimate(*(float("nan") if missing(one) else float(one) for one in found))
-
-
 def value(row: Row, table: str, at: int, form: str = ".3g", name: str = "value") -> Cell:
     """A number and its interval: 0.19 (0.07 to 0.43)."""
-    if missing(row.get(name)):
-        return Cell(NONE)
-    shown = bounds(name) if estimate(row, name).known else (name,)
-    first, *interval = (number(row[column], form) for column in shown)
-    text = f"{first} ({' to '.join(interval)})" if interval else first
-    return Cell(text, " ".join(f"{table}/{at}/{column}" for column in shown))
+    text, columns = numbers_of(row, name, form)
+    return Cell(text or NONE, " ".join(f"{table}/{at}/{column}" for column in columns))
 
 
 def columns_table(
@@ -64,9 +47,9 @@ def columns_table(
     """A table with declared columns. small: column → what gives the line below its text, from the text."""
 
     def cell(at: int, row: Row, column: Column) -> Cell:
-        if column.form:
+        if not column.words:
             return value(row, table, at, column.form, column.name)
-        text = NONE if missing(row.get(column.name)) else str(row[column.name]) or NONE
+        text = text_of(row, column)
         below = small[column.name](text) if column.name in small else ""
         return Cell(text, small=(below,) if below else ())
 

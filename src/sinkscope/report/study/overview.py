@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from sinkscope.report.figures.look import short
 from sinkscope.report.study import charts
-from sinkscope.report.study.cells import Row, estimate
+from sinkscope.report.study.cells import Row
 from sinkscope.report.study.scores import LABELS, MEASURES, SERIES, by_model, is_causal
 from sinkscope.report.study.source import StudySource
 from sinkscope.study.names import SINK, label, role
+from sinkscope.study.shown import estimate
 from sinkscope.tasks.task import ACCURACY
 from sinkscope.verdicts import wording
 

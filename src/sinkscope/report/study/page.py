@@ -138,10 +138,11 @@ def spelled(value: Any) -> Any:
     return visible(text[:LONGEST]) + cut
 
 
-def answers_of(source: StudySource, question: str) -> dict[str, list[str]]:
-    """Answer to a question of the diagnosis → the models that have it, "undecided" last."""
-    groups: dict[str, list[str]] = {}
+def answers_of(source: StudySource, question: str) -> dict[str | None, list[str]]:
+    """Answer to a question of the diagnosis → the models that have it; those for which it is undecided, under None, last."""
+    groups: dict[str | None, list[str]] = {}
     for model, verdicts in source.diagnoses.items():
         if question in verdicts:
-            groups.setdefault(wording.answer(verdicts[question]), []).append(short(model))
-    return dict(sorted(groups.items(), key=lambda group: group[0] == "undecided"))
+            answer = wording.answer(verdicts[question]) if verdicts[question].decided else None
+            groups.setdefault(answer, []).append(short(model))
+    return dict(sorted(groups.items(), key=lambda group: group[0] is None))

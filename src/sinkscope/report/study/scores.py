@@ -10,13 +10,13 @@ from typing import Any
 from markupsafe import Markup
 
 from sinkscope.report.study import charts
-from sinkscope.report.study.cells import Row, Table, columns_table, estimate
+from sinkscope.report.study.cells import Row, Table, columns_table
 from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import Estimate
 from sinkscope.study.comparison import untested
 from sinkscope.study.names import SINK, control, label, natural, role
 from sinkscope.study.plugged import ShownTable
-from sinkscope.study.shown import LIKELIHOOD, RESULTS
+from sinkscope.study.shown import LIKELIHOOD, RESULTS, estimate
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.verdicts.wording import missing, number
 

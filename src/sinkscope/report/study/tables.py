@@ -12,12 +12,13 @@ from typing import Any
 import pandas as pd
 
 from sinkscope.report.study import charts
-from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate
+from sinkscope.report.study.cells import NONE, Cell, Table, columns_table
 from sinkscope.report.study.drawing import holdings_name
 from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import Estimate
 from sinkscope.study.plugged import Column, StudyPlugin
-from sinkscope.study.shown import REUSE, SKILLS
+from sinkscope.study.shown import REUSE, SKILLS, estimate
+from sinkscope.verdicts import Verdict, wording
 from sinkscope.verdicts.holdings import KIND
 from sinkscope.verdicts.wording import missing, number, shown
 
@@ -34,6 +35,8 @@ MOST_TEXT = 400_000
 def skills(source: StudySource) -> dict[str, Any] | None:
     """What masking costs each skill of the battery beyond random keys; None without the battery, or without enough controls."""
     groups = []
+    if "verdict" not in source.frames.get(SKILLS.name, ()):
+        return None
     for rows in source.groups(SKILLS.name, "scheme", *SKILLS.by):
         first, named = rows[0][1], [(at, row) for at, row in rows if row["skill"]]
         marks = [(float(place), estimate(row, "beyond")) for place, (_, row) in enumerate(named)]
@@ -41,17 +44,18 @@ def skills(source: StudySource) -> dict[str, Any] | None:
         names = [str(row["skill"]) for _, row in named]
         label = "lost beyond random keys"
         chart = charts.rows(names, [charts.Series("", marks)], border=0.0, label=label, title=title) if names else None
-        groups.append((first, chart, columns_table("Skill by skill", SKILLS.columns, named, "skill_losses")))
+        verdict = Verdict.from_json(first["verdict"])
+        groups.append((first, verdict, chart, columns_table("Skill by skill", SKILLS.columns, named, "skill_losses")))
     return {"groups": groups} if groups else None
 
 
 def inspection(source: StudySource) -> dict[str, Any] | None:
     """What sinks hold: answers of rules, each with its number, and patches beside their controls; None without [[inspect]]."""
-    if "holdings" not in source.frames:
+    if "verdict" not in source.frames.get("holdings", ()):
         return None
     names = source.inspected
     verdicts_of = {
-        (str(row["question"]), name): (at, row)
+        (str(row["question"]), name): (at, Verdict.from_json(row["verdict"]))
         for name, part in names.items()
         for at, row in source.rows("holdings", model=part["model"].iloc[0], task=part["task"].iloc[0])
     }
@@ -66,12 +70,13 @@ def inspection(source: StudySource) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _answer(known: tuple[int, Row] | None) -> Cell | str:
+def _answer(known: tuple[int, Verdict] | None) -> Cell | str:
     if known is None:
         return NONE
-    at, row = known
-    exact = () if missing(row["value"]) else (Cell(number(row["value"], ".3g"), f"holdings/{at}/value"),)
-    return Cell(str(row["answer"]), small=(*exact, str(row["evidence"])))
+    at, verdict = known
+    value = verdict.estimate.value
+    exact = () if missing(value) else (Cell(number(value, ".3g"), f"holdings/{at}/value"),)
+    return Cell(wording.answer(verdict), small=(*exact, wording.held(verdict)))
 
 
 def reuse(source: StudySource) -> dict[str, Any] | None:

@@ -10,13 +10,14 @@ from markupsafe import Markup
 
 from sinkscope.report.figures.look import short
 from sinkscope.report.study import charts
-from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, estimate, value
+from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table, value
 from sinkscope.report.study.drawing import paper
 from sinkscope.report.study.source import StudySource
 from sinkscope.sinks import composition as token_table
 from sinkscope.sinks.categories import CATEGORIES
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
+from sinkscope.study.shown import estimate
 from sinkscope.verdicts import Measure
 from sinkscope.verdicts.wording import missing, number
 
