@@ -274,15 +274,15 @@ def test_tables_by_skill_and_difficulty() -> None:
     assert "more lost than by the other skills" in evidence
     # The report shows the same numbers, each with its place in the table.
     study = SimpleNamespace(models=[SimpleNamespace(name=name) for name in set(losses["model"])])
-    ((first, _, shown),) = skills_section(StudySource(Path(), study, together, {}))["groups"]  # type: ignore[arg-type,index]
+    ((_, verdict, _, shown),) = skills_section(StudySource(Path(), study, together, {}))["groups"]  # type: ignore[arg-type,index]
     cells = {cell.at: cell.text for row in shown.rows for cell in row}
     for at, loss in losses.iterrows():
         for name in ("kept", "control_kept"):
             assert cells[f"skill_losses/{at}/{name}"] == f"{loss[name]:.3f}"
         (beyond,) = (text for place, text in cells.items() if f"skill_losses/{at}/beyond" in place.split())
         assert beyond.split()[0] == f"{loss['beyond']:+.3f}".replace("-", "−")
-    assert first["answer"] == "differs"
-    assert "more lost than by the other skills" in first["evidence"]
+    assert verdict.answer == "differs"
+    assert {verdict.to_json()} == set(losses["verdict"])
     # Asked skill by skill, the same is concluded.
     parts = [
         graded(policy, {name: score for name, score in given.items() if name.startswith(skill)}, f"battery:{skill}")
