@@ -30,7 +30,7 @@ def test_the_built_in_studies() -> None:
 def test_a_study_is_read_back_as_it_was_written(name: str, tmp_path: Path) -> None:
     study = spec.read(name)
     (tmp_path / "copy.toml").write_text(spec.to_toml(study), encoding="utf-8")
-    assert spec.to_data(spec.read(tmp_path / "copy.toml")) == spec.to_data(study)
+    assert spec.read(tmp_path / "copy.toml") == study
 
 
 def test_the_default_study_is_the_one_described() -> None:
@@ -90,10 +90,18 @@ def test_the_mechanisms_study_crosses_blocks_orders_and_windows() -> None:
     assert {"window:32", "window:32,first=4", "window:192,future=0"} <= set(study.evaluate[0].policies)
 
 
+def test_a_task_that_another_section_asks_anyway_is_asked_once() -> None:
+    """`quick --task text`: the sections of generated questions go, those of texts stay."""
+    for task, tasks in (("text", ["text", "text"]), ("gsm8k", ["text", "text", "gsm8k", "gsm8k"])):
+        study = spec.changed("quick", ["organism/scratch"], task)
+        assert [grid.task for grid in study.evaluate] == tasks
+        assert len(study.trace) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"modls": []}, "there is no 'modls'; did you mean models"),
+        ({"modls": []}, "it has no 'modls'; did you mean models"),
         ({"evaluate": [{"task": "word_problem"}]}, "did you mean word_problems"),
         ({"evaluate": [{"task": "word_problems", "policys": []}]}, "did you mean policies"),
         ({"evaluate": [{"task": "word_problems", "policies": ["tpo:1"]}]}, "'tpo' is not known; did you mean top"),

@@ -63,6 +63,7 @@ def test_a_reason_is_stored_by_its_name_and_its_words_of_before_are_read() -> No
     text = verdict.to_json()
     assert json.loads(text)["reason"] == "SINKS_MISSED"
     assert Verdict.from_json(text.replace("SINKS_MISSED", "too few of the sinks were masked")).reason == verdict.reason
+    assert Verdict.from_json(text.replace("SINKS_MISSED", "the interval holds the limit")).reason == Reason.INTERVAL
 
 
 def test_numbers_are_found_by_their_measure() -> None:

@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from sinkscope.base.errors import InputError, SinkscopeError
+from sinkscope.base.errors import InputError, SinkscopeError, nearest
 
 WORDS: dict[Any, str] = {
     int: "a whole number", float: "a finite number", str: "a text", bool: "true or false", NoneType: "null", tuple: "a list",
@@ -109,18 +109,18 @@ def plain_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def fit(kind: Any, value: Any, name: str = "it") -> Any:
+def fit(kind: Any, value: Any, name: str = "it", strict: bool = False) -> Any:
     """JSON data as a type declares it: lists become tuples, tables the dataclass, less the fields that it does not have.
 
-    Raises MisfitError, which names the field. Entries of a table that a TypedDict does not declare stay as they are; one that
-    is `Annotated[…, kind]` is of that kind.
+    Raises MisfitError, which names the field; `strict`: also for one that the dataclass does not have.
+    Entries of a table that a TypedDict does not declare stay as they are; one that is `Annotated[…, kind]` is of that kind.
 
     >>> fit(Mapping[str, tuple[int, ...]], {"seeds": [1, 2]})
     {'seeds': (1, 2)}
     """
     origin, inside = get_origin(kind) or kind, get_args(kind)
     if origin in (Annotated, NotRequired):
-        return fit(inside[-1], value, name)
+        return fit(inside[-1], value, name, strict)
     is_one = dataclasses.is_dataclass(kind) and isinstance(value, origin)
     if kind is Any or is_one or (origin is Literal and isinstance(value, str) and value in inside):
         return value
@@ -128,22 +128,25 @@ def fit(kind: Any, value: Any, name: str = "it") -> Any:
         # The first that fits is taken, so the order of a union's members decides.
         for choice in inside:
             with suppress(MisfitError):
-                return fit(choice, value, name)
+                return fit(choice, value, name, strict)
     elif origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(fit(inside[0], item, f"{name}[{index}]") for index, item in enumerate(value))
+        return tuple(fit(inside[0], item, f"{name}[{index}]", strict) for index, item in enumerate(value))
     elif dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         make: Any = kind
-        return make(**_entries(kind, {key: item for key, item in value.items() if key in _hints(make)}))
+        unknown = [key for key in value if key not in _hints(make)]
+        if strict and unknown:
+            raise MisfitError(f"{name} has no {unknown[0]!r}; {nearest(unknown[0], _hints(make))}")
+        return make(**_entries(kind, {key: value[key] for key in value if key not in unknown}, strict))
     elif is_typeddict(kind) and isinstance(value, Mapping):
-        return _entries(kind, value)
+        return _entries(kind, value, strict)
     elif origin is Mapping and isinstance(value, Mapping):
-        return {key: fit(inside[1], item, str(key)) for key, item in value.items()}
+        return {key: fit(inside[1], item, str(key), strict) for key, item in value.items()}
     elif origin in WORDS and _is(origin, value):
         return value
     raise MisfitError(f"{name} should be {_words(kind)}, got {_short(value)}")
 
 
-def _entries(kind: Any, table: Mapping[str, Any]) -> dict[str, Any]:
+def _entries(kind: Any, table: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """The entries of a table, those that a class declares as it declares them."""
     hints = _hints(kind)
     if dataclasses.is_dataclass(kind):
@@ -154,7 +157,7 @@ def _entries(kind: Any, table: Mapping[str, Any]) -> dict[str, Any]:
     missing = sorted(needed - set(table))
     if missing:
         raise MisfitError(f"{', '.join(missing)} is missing")
-    return {key: fit(hints.get(key, Any), item, key) for key, item in table.items()}
+    return {key: fit(hints.get(key, Any), item, key, strict) for key, item in table.items()}
 
 
 @lru_cache(maxsize=64)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -309,49 +308,50 @@ def changed(
     Args:
         runs: further models, name → folder. epsilon, rule: what is a sink in its traces.
     """
-    content = read_data(name)
-    named = [{"source": source, "name": label} for label, source in (runs or {}).items()]
-    if models or named:
-        content["models"] = [*models, *named]
-        models = (*models, *(runs or {}))
-    sections = {kind: content.get(kind, []) for kind in SECTIONS}
-    every = [section for listed in sections.values() for section in listed]
+    study = read(name)
+    other = tuple(map(StudyModel, models)) + tuple(
+        StudyModel(source, name=label) for label, source in (runs or {}).items()
+    )
+    names = [model.name for model in other]
     # Models that no section names take the sections that name others, where all do: else nothing would be left.
-    asked = {name for section in every for name in section.get("models", ())}
-    strangers = [name for name in models if name not in asked] if all(one.get("models") for one in every) else []
-    other: dict[str, dict[str, Any]] = {"evaluate": {"samples": samples}, "trace": {"epsilon": epsilon, "rule": rule}}
-    for kind, listed in sections.items():
-        for section in listed:
-            if models and section.get("models"):
-                section["models"] = [one for one in (*section["models"], *strangers) if one in models]
-            if task is not None and not section.get("fixed"):
-                _put(section, kind, task)
-            section |= {key: value for key, value in other.get(kind, {}).items() if value is not None}
-        content[kind] = [section for section in listed if not models or section.get("models") != []]
-    content["data"] = {**content.get("data", {}), **(data or {})}
-    study = from_data(content, str(name))
-    if not study.models:
+    asked = {name for grid in study.grids for name in grid.models}
+    strangers = [name for name in names if name not in asked] if all(grid.models for grid in study.grids) else []
+    whole_tasks = {(kind, name) for kind, grid in study.sections if grid.fixed for name in grid.tasks}
+    options: dict[str, dict[str, Any]] = {"evaluate": {"samples": samples}, "trace": {"epsilon": epsilon, "rule": rule}}
+    sections: dict[str, list[Grid]] = {kind: [] for kind in SECTIONS}
+    for kind, grid in study.sections:
+        new: dict[str, Any] = {key: value for key, value in options.get(kind, {}).items() if value is not None}
+        if other and grid.models:
+            new["models"] = tuple(one for one in (*grid.models, *strangers) if one in names)
+        if task is not None and not grid.fixed:
+            new |= _put(kind, task)
+        # A section without any of the models, or one whose new task another section asks whatever is changed, says nothing more.
+        if new.get("models") != () and (kind, new.get("task")) not in whole_tasks:
+            sections[kind].append(dataclasses.replace(grid, **new))
+    every = other or study.models
+    if not every:
         raise InputError(
             f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch, or give the "
             "folder of a training sweep with --runs"
         )
-    if dtype is not None:
-        cast = tuple(dataclasses.replace(model, dtype=dtype) for model in study.models)
-        study = dataclasses.replace(study, models=cast)
+    changes: dict[str, Any] = {kind: tuple(grids) for kind, grids in sections.items()}
+    changes["data"] = {**study.data, **(data or {})}
+    changes["models"] = every if dtype is None else tuple(dataclasses.replace(one, dtype=dtype) for one in every)
+    study = dataclasses.replace(study, **changes)
+    check_names(study)
     return study
 
 
-def _put(section: dict[str, Any], kind: str, task: str) -> None:
+def _put(kind: str, task: str) -> dict[str, Any]:
     """Another task for a section. One that is read has a decoding of its own, and only texts can be continued in traces."""
     from sinkscope.tasks import registry
     from sinkscope.tasks.reading import ReadTask
 
     # Some tasks have a wording for each family; whether one is read is the same in all.
-    read = isinstance(registry.get(task, "causal"), ReadTask)
-    if not read or kind == "evaluate" or registry.base_and_scheme(task)[0] == "text":
-        section["task"] = task
-        if read:
-            section.pop("decodings", None)
+    if not isinstance(registry.get(task, "causal"), ReadTask):
+        return {"task": task}
+    taken = kind == "evaluate" or registry.base_and_scheme(task)[0] == "text"
+    return {"task": task, "decodings": (SCHEME,)} if taken else {}
 
 
 def read_data(name: str | Path) -> dict[str, Any]:
@@ -371,50 +371,28 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     `names`: import the study's modules and check the names of tasks, policies and decodings. Without it nothing is
     imported: for reading the folder of a study that somebody else made.
     """
-    fields = dict(data)
-    kinds = zip(("models", *SECTIONS), (StudyModel, Grid, TraceGrid, Grid, InspectGrid), strict=True)
-    for name, kind in kinds:
-        listed = fields.get(name, [])
-        if name == "models" and isinstance(listed, list):
-            listed = [{"source": one} if isinstance(one, str) else one for one in listed]
-        if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
-            raise InputError(f"{where}: {name} should be a list of tables, written as [[{name}]]")
-        fields[name] = tuple(_make(kind, one, f"{where}, {name}") for one in listed)
-    fields["budget"] = _make(Budget, fields.get("budget", {}), f"{where}, budget")
-    study: Study = _make(Study, fields, where)
+    models = data.get("models", [])
+    if isinstance(models, list):  # a source alone is a model
+        data = {**data, "models": [{"source": one} if isinstance(one, str) else one for one in models]}
+    try:
+        study: Study = fit(Study, data, strict=True)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
     if names:
         check_names(study)
     return study
 
 
-def _make(kind: Any, options: Any, where: str) -> Any:
-    """A dataclass from a table; lists become tuples, unknown names are explained."""
-    known = {item.name for item in dataclasses.fields(kind)}
-    try:
-        for name in fit(Mapping[str, Any], options):
-            if name not in known:
-                raise InputError(f"there is no {name!r}; {nearest(name, known)}")
-        return fit(kind, options)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
-def to_data(study: Study) -> dict[str, Any]:
-    """The study as JSON data, everything written out."""
-    data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(study)))
-    return data
-
-
 def to_toml(study: Study) -> str:
-    """The study as TOML text that `from_data` reads back; None, which TOML does not have, is the default and left out."""
+    """The study as TOML text that `from_data` reads back, all but None written out, which TOML does not have and is a default."""
     import tomli_w
 
     def known(data: Any) -> Any:
         if isinstance(data, dict):
             return {name: known(value) for name, value in data.items() if value is not None}
-        return [known(value) for value in data] if isinstance(data, list) else data
+        return [known(value) for value in data] if isinstance(data, (list, tuple)) else data
 
-    return tomli_w.dumps(known(to_data(study)))
+    return tomli_w.dumps(known(dataclasses.asdict(study)))
 
 
 def with_samples(study: Study, samples: int) -> Study:
@@ -470,7 +448,7 @@ def check_names(study: Study) -> None:
         if name not in tasks:
             raise InputError(f"data is given for an unknown task {name!r}: {nearest(name, tasks)}")
     for traced in study.trace:
-        _make(Capture, traced.capture, "capture")
+        fit(Capture, traced.capture, "capture", strict=True)
     for name, by_family in study.decodings.items():
         for family, options in by_family.items():
             any_of_them = "llada" if family == DIFFUSION else family

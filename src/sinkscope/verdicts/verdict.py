@@ -203,7 +203,9 @@ def _estimate(bounds: list[float | None]) -> Estimate:
 
 
 def _reason(told: str) -> Reason:
-    """By its name, or, in studies of before names were stored, by its words."""
+    """By its name; studies of before names were stored have its words, of which one was another."""
+    if told == "the interval holds the limit":
+        return Reason.INTERVAL
     return Reason[told] if told in Reason.__members__ else Reason(told)
 
 
