@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -32,6 +34,26 @@ from sinkscope.base.registry import Registry
 def test_bad_values_are_named(call: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One field of each kind that can be checked by its declaration."""
+
+    word: Literal["sum", "mean"] = "sum"
+    other: Literal["near"] | None = None
+    rows: tuple[int, ...] | None = None
+    sure: bool | None = None
+
+
+def test_fields_are_checked_as_they_are_declared() -> None:
+    indices = Declared(rows=[3, 1, 3])  # type: ignore[arg-type]
+    checks.declared(indices)
+    assert indices == Declared(rows=(1, 3))
+    wrong = [Declared(word=None), Declared(other="mean"), Declared(rows=(-1,)), Declared(sure=1)]  # type: ignore[arg-type]
+    for thing, name in zip(wrong, ("word", "other", "rows", "sure"), strict=True):
+        with pytest.raises(InputError, match=f"^capture {name} "):
+            checks.declared(thing, "capture ")
 
 
 def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(

@@ -85,11 +85,7 @@ class DistantSums:
             self._windows = windows
         self._sums[..., :keys] += share
         # Always in the same memory: a captured step finds there where the one before it stood.
-        if self._length.shape == length.shape and self._position.shape == position.shape:
-            self._length.copy_(length)
-            self._position.copy_(position)
-        else:
-            self._length, self._position = length.clone(), position.clone()
+        self._length, self._position = settled(self._length, length), settled(self._position, position)
 
     def _gaps(self, window: int | None) -> tuple[int, ...]:
         """0, and every gap that a layer of such a window will come to, as the text grows."""
@@ -205,13 +201,11 @@ def in_blocks(visibility: Visibility, active: int, device: torch.device) -> Dist
     return replace(expected, uniform=visibility.uniform(weights[:, None])[:, 0])
 
 
-def kept_in(memory: Distant | None, now: Distant) -> Distant:
-    """The same in the memory of an earlier one of the same shapes, where a captured step goes on looking."""
-    if memory is None or any(a.shape != b.shape for a, b in zip(_fields(memory), _fields(now), strict=True)):
-        return Distant(*(field.clone() for field in _fields(now)))
-    for old, new in zip(_fields(memory), _fields(now), strict=True):
-        old.copy_(new)
-    return memory
+def settled(memory: Tensor | None, now: Tensor) -> Tensor:
+    """The same in the memory of an earlier tensor of its shape, where a captured step goes on looking; else in its own."""
+    if memory is None or memory.shape != now.shape:
+        return now.clone()
+    return now if memory is now else memory.copy_(now)
 
 
 def block_sinks(received: Tensor, expected: Distant, epsilon: float = EPSILON) -> Tensor:

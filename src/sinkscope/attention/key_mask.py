@@ -139,15 +139,20 @@ class KeyMask:
         return self.rows(visibility, start, stop, device) & ~stranded
 
     def keys_in_force(self, visibility: Visibility) -> Tensor:
-        """Bool [B|1, H|1, K]: the keys really masked where all queries of a head see the same keys.
+        """Bool [B|1, H|1, K]: `keys`, but for heads whose queries would lose every key, and keep them.
 
-        Such queries are stranded together, and then their head is left alone.
+        Queries that see the same keys are stranded together; where they do not, the last one that the mask is for stands for all.
         """
         if self.keys is None:
             raise ValueError("a window masks other keys for every query")
         if self.strands_none(visibility):
             return self.keys
-        return self.keys & ~self.stranded(visibility, self.keys.device)[..., :1]
+        stranded = self.stranded(visibility, self.keys.device)
+        if self.queries is None:
+            return self.keys & ~stranded[..., -1:]
+        last = (self.queries * torch.arange(visibility.queries, device=stranded.device)).argmax(-1)
+        last = last.expand(len(stranded))[:, None, None].expand(-1, stranded.shape[1], 1)
+        return self.keys & ~stranded.gather(2, last)
 
 
 def listed(keys: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import math
 import sys
 from collections.abc import Iterable
@@ -62,3 +64,21 @@ def indices(name: str, value: object) -> tuple[int, ...] | None:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise InputError(f"{name} should be indices from 0 on, got {index!r}")
     return tuple(sorted(set(numbers)))
+
+
+def declared(thing: Any, prefix: str = "") -> None:
+    """Check the fields of a frozen dataclass that are declared as one of some words, as indices (then sorted) or as yes or no.
+
+    Args:
+        prefix: stands before the names of fields in messages.
+    """
+    for item in dataclasses.fields(thing):
+        kind, value, name = str(item.type), getattr(thing, item.name), prefix + item.name
+        if kind == "tuple[int, ...] | None":
+            object.__setattr__(thing, item.name, indices(name, value))
+        elif value is None and kind.endswith("| None"):
+            continue
+        elif kind.startswith("Literal["):
+            one_of(name, value, ast.literal_eval(kind[kind.index("[") : kind.index("]") + 1]))
+        elif kind.startswith("bool") and not isinstance(value, bool):
+            raise InputError(f"{name} should be True or False (as text yes or no), got {value!r}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 
 from sinkscope.base.errors import InputError
-from sinkscope.policies.policy import Control, Policy, Rule
+from sinkscope.policies.policy import Policy, Rule
 
 
 @dataclass(frozen=True)
@@ -38,24 +37,14 @@ class Both(Policy):
             raise InputError("two windows cannot be combined; give the narrower one")
 
     def parts(self) -> Iterator[Rule]:
-        """The rules of both."""
         yield from self.first.parts()
         yield from self.second.parts()
 
     @property
-    def control(self) -> Control | None:
-        """The union with its one random rule replaced by what that one imitates."""
-        controls = [rule.control for rule in self.parts()]
-        random = [control for control in controls if control is not None]
-        if len(random) != 1:
-            return None
-        likes = [
-            rule if control is None else control.like for rule, control in zip(self.parts(), controls, strict=True)
-        ]
-        return Control(reduce(Both, likes), random[0].match, random[0].seed)
+    def original(self) -> Policy:
+        return Both(self.first.original, self.second.original)
 
     def with_seed(self, seed: int) -> Policy:
-        """Both with another draw."""
         return Both(self.first.with_seed(seed), self.second.with_seed(seed))
 
     def __str__(self) -> str:

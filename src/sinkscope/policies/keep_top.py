@@ -35,12 +35,10 @@ class KeepTop(ScoredRule):
         super().__post_init__()
 
     @property
-    def empty_rule(self) -> bool:
-        """True when everything is kept."""
-        return self.fraction == 1.0
+    def most(self) -> int | None:
+        return 0 if self.fraction == 1.0 else None
 
     def key_share(self, keys: int) -> float | None:
-        """What is not kept; unknown with a region."""
         return round(1 - self.fraction, 6) if self.regions is None else None
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:

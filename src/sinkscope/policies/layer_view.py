@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +32,16 @@ class AllLayers:
     """The keys that one rule masks in every layer, chosen together from the scores of the previous step.
 
     Args:
-        keys: Bool [layer, B, h, K]. layers: index of a layer → its place.
+        keys: Bool [layer, B, h, K], one layer for all at scope "model". layers: their indices.
     """
 
-    def __init__(self, keys: Tensor, layers: dict[int, int]) -> None:
+    def __init__(self, keys: Tensor, layers: list[int]) -> None:
         self.keys, self.layers = keys, layers
         self._for_kernels: tuple[tuple[Tensor, Tensor], Tensor] | None = None
+
+    def number(self, layer: int) -> int:
+        """Which of the sets is a layer's."""
+        return self.layers.index(layer) if len(self.keys) > 1 else 0
 
     def for_kernels(self, most: int, query: Tensor, visibility: Visibility) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """KeyMask.listed and KeyMask.bias of all layers, [layer, …] each."""
@@ -58,7 +62,7 @@ class LayerView:
     """What a rule sees of one layer in one forward.
 
     Attributes:
-        number: of the rule among those of its policy.
+        number: of the rule among those of its policy. whole: the pattern, of both branches of a guided forward.
     """
 
     runtime: PolicyRuntime
@@ -70,35 +74,9 @@ class LayerView:
     scale: float
 
     @property
-    def step(self) -> int:
-        """Steps before this one."""
-        return max(0, self.runtime.step)
-
-    @property
-    def row_steps(self) -> Tensor:
-        """Long [B, 1]: each row's own number of it; rows of a block loop that wait for others do not count."""
-        return self.runtime.row_steps(self.device)
-
-    @property
-    def taking(self) -> Tensor | None:
-        """Bool [B]: rows of a block loop that take part in this forward and do not wait for others; None: all."""
-        return None if self.runtime.now.active is None else self.runtime.alive
-
-    @property
-    def rows(self) -> int:
-        """Rows of the conditional branch."""
-        return len(self.runtime.row_keys)
-
-    @property
-    def row_keys(self) -> Tensor:
-        """Long [B]: what keys the random numbers of each row; moved once, because a captured step cannot copy from the host."""
-        self.runtime.row_keys = self.runtime.row_keys.to(self.device)
-        return self.runtime.row_keys
-
-    @property
-    def heads(self) -> int:
-        """Query heads."""
-        return self.query.shape[1]
+    def slot(self) -> tuple[int, int]:
+        """Where the runtime keeps what belongs to this rule in this layer."""
+        return self.number, self.layer
 
     @property
     def device(self) -> torch.device:
@@ -108,17 +86,15 @@ class LayerView:
     @property
     def visibility(self) -> Visibility:
         """The pattern of the conditional rows alone."""
-        if self.runtime.now.branches == 1 or self.whole.real is None:
-            return self.whole
-        return replace(self.whole, real=self.whole.real[: self.rows], dense=None)
+        return self.whole.of_rows(self.runtime.rows)
 
     def score(self, rule: ScoredRule) -> str:
         """The kind of score that a rule decides from."""
-        plain = "newest" if self.runtime.causal else "received"
-        ranked = self.runtime.causal or (rule.by == "sum" and self.runtime.one_sided(self.whole))
-        if rule.by in (None, plain) or not ranked:  # every query sees every key: a sum ranks them alike
-            return rule.scores
-        return str(rule.by)
+        if self.runtime.causal:
+            other = rule.by not in (None, "newest")
+        else:  # where every query sees every key, a sum ranks them as `received` does
+            other = rule.by == "sum" and self.runtime.one_sided(self.whole)
+        return str(rule.by) if other else rule.scores
 
     def wanted(
         self, function: Callable[..., Any], scores: Tensor | None = None, rule: ScoredRule | None = None
@@ -128,14 +104,11 @@ class LayerView:
         Args:
             scores: Float [N, h, K]: what the rule decides from, in whose shape it gets the rest.
         """
-        names = _extras(getattr(function, "__func__", function))
-        runtime = self.runtime
+        names, runtime = _extras(getattr(function, "__func__", function)), self.runtime
         more: dict[str, Any] = {}
         if "tokens" in names:
             tokens = runtime.present_tokens(self.whole.keys)
-            if scores is not None:
-                tokens = tokens.repeat(len(scores) // len(tokens), 1)[:, None]
-            more["tokens"] = tokens
+            more["tokens"] = tokens if scores is None else tokens.repeat(len(scores) // len(tokens), 1)[:, None]
         if "vocabulary" in names:
             more["vocabulary"] = runtime.known_vocabulary()
         if "sinks" in names and rule is not None and scores is not None:
@@ -175,13 +148,11 @@ class LayerView:
                 return None
             scores = runtime.scores.every_layer_before(kind, rule.scope, self.whole.keys)
             flat = scores.flatten(0, 1)
-            allowed = self.maskable(rule) & self._not_newest()
-            allowed = allowed.expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
+            allowed = self.candidates(rule).expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
             keys = rule.choose(flat, allowed, **self.wanted(rule.choose, flat, rule)).view(scores.shape)
-            places = {layer: place if len(keys) > 1 else 0 for place, layer in enumerate(layers)}
-            runtime.chosen[self.number] = AllLayers(keys, places)
+            runtime.chosen[self.number] = AllLayers(keys, layers)
         chosen = runtime.chosen[self.number]
-        return chosen.keys[chosen.layers[self.layer]]
+        return chosen.keys[chosen.number(self.layer)]
 
     def own_scores(self, scope: str) -> Tensor:
         """Float [B, h, K]: this forward's own scores, before anything is masked."""
@@ -190,7 +161,7 @@ class LayerView:
         if last is not None:
             weights = torch.zeros(self.query.shape[0], 1, self.query.shape[2], device=self.device)
             weights[..., -last:] = 1.0
-        scores = received(*self._unmasked(), weights)[: self.rows, :, 0]
+        scores = received(*self._unmasked(), weights)[: self.runtime.rows, :, 0]
         return scores.mean(1, keepdim=True) if scope == "layer" else scores
 
     def _unmasked(self) -> tuple[Scores, Tensor]:
@@ -198,20 +169,17 @@ class LayerView:
         scores = Scores(self.query, self.key, self.whole, self.scale)
         return scores, fused.attend(scores, self.key)[1]  # the keys stand in for values that are not used
 
-    def candidates(self, rule: Rule, scores: Tensor | None) -> Tensor:
+    def candidates(self, rule: Rule, scores: Tensor | None = None) -> Tensor:
         """Bool [B|1, h|1, K]: real keys with a score, in the rule's region; never the newest token of a causal model."""
-        allowed = self.maskable(rule)
+        allowed, real, keys = self.maskable(rule), self.visibility.real, self.whole.keys
         if scores is not None:
             allowed = allowed & ~scores.isnan()
-        return allowed & self._not_newest()
-
-    def _not_newest(self) -> Tensor:
-        """Bool [B|1, 1, K]: every key but the newest of a causal model."""
-        real, keys = self.visibility.real, self.whole.keys
-        if not self.runtime.causal or real is None:
-            return (torch.arange(keys, device=self.device) < keys - self.runtime.causal)[None, None]
+        if not self.runtime.causal:
+            return allowed
+        if real is None:
+            return allowed & (torch.arange(keys, device=self.device) < keys - 1)
         # On a static cache columns that are not written yet are padding: the newest has no real one behind it.
-        return torch.nn.functional.pad(real[:, 1:], (0, 1))[:, None]
+        return allowed & torch.nn.functional.pad(real[:, 1:], (0, 1))[:, None]
 
     def maskable(self, rule: Rule) -> Tensor:
         """Bool [B|1, 1, K]: real keys in the rule's region."""
@@ -224,15 +192,3 @@ class LayerView:
             allowed = allowed & (~answer if rule.regions == "prompt" else answer)
         real = self.visibility.real
         return allowed if real is None else allowed & real[:, None]
-
-    def hold(self, columns: Tensor) -> None:
-        """Keep what a captured step goes on reading, though it may be made once and dropped elsewhere."""
-        self.runtime.held[self.number, self.layer] = columns
-
-    def recall(self) -> Any:
-        """What the rule remembered about this layer; None: nothing yet."""
-        return self.runtime.memory.get((self.number, self.layer))
-
-    def remember(self, value: Any) -> None:
-        """Keep something for the rule's next forward in this layer."""
-        self.runtime.memory[self.number, self.layer] = value

@@ -32,21 +32,13 @@ class MaskFirst(FixedRule):
         super().__post_init__()
 
     @property
-    def empty_rule(self) -> bool:
-        """True for k = 0."""
-        return self.k == 0
-
-    @property
     def most(self) -> int:
-        """k."""
         return self.k
 
     def key_share(self, keys: int) -> float | None:
-        """k of the keys; unknown with a region."""
         return round(min(1.0, self.k / keys), 6) if self.regions is None else None
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
-        """Bool [B|1, 1, K]."""
         index = torch.arange(visibility.keys, device=device)
         begin = first_real(visibility, device)[:, None, None]
         return (index >= begin) & (index < begin + self.k)

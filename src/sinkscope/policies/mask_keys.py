@@ -18,7 +18,7 @@ Columns = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @POLICIES.add
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class MaskKeys(FixedRule):
     """Masks the same key columns for all queries, heads and rows of a layer.
 
@@ -29,8 +29,8 @@ class MaskKeys(FixedRule):
     Args:
         chosen: layer → columns.
 
-    >>> MaskKeys({0: [0, 5], 2: [1]})
-    MaskKeys({0: [0, 5], 2: [1]})
+    >>> str(MaskKeys({0: [0, 5], 2: [1]}))
+    'keys:0=0+5/2=1'
     """
 
     chosen: Columns | Mapping[int, Iterable[int]]
@@ -61,30 +61,18 @@ class MaskKeys(FixedRule):
         """Layer → columns."""
         return dict(self.chosen)  # type: ignore[arg-type]
 
-    def __repr__(self) -> str:
-        columns = ", ".join(f"{layer}: {list(columns)}" for layer, columns in self.by_layer.items())
-        shared = ("effect", "layers", "steps", "regions")
-        given = [name for name in shared if getattr(self, name) not in (None, "hide")]
-        return f"MaskKeys({{{columns}}}{''.join(f', {name}={getattr(self, name)!r}' for name in given)})"
-
-    @property
-    def empty_rule(self) -> bool:
-        """True when no column is named."""
-        return not self.chosen
-
     @property
     def most(self) -> int:
         """The columns of the layer that names most."""
         return max(map(len, self.by_layer.values()), default=0)
 
-    def check_rule(self, layers: int, keys: int) -> None:
-        """Every layer and column must exist."""
+    def check(self, layers: int, keys: int) -> None:
         for layer, columns in self.by_layer.items():
             if layer >= layers:
                 raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
             if columns[-1] >= keys:
                 raise InputError(f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}")
-        super().check_rule(layers, keys)
+        super().check(layers, keys)
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
         """Bool [1, 1, K]: the columns of this layer that exist by now."""
@@ -92,7 +80,6 @@ class MaskKeys(FixedRule):
         return _marked(chosen, visibility.keys, device) if chosen else None
 
     def written_argument(self) -> str:
-        """The way that `read_argument` reads."""
         return "/".join(f"{layer}={'+'.join(map(str, columns))}" for layer, columns in self.by_layer.items())
 
     @classmethod

@@ -31,9 +31,7 @@ class MaskLearned(FixedRule):
 
     @property
     def most(self) -> int:
-        """No key."""
         return 0
 
     def key_share(self, keys: int) -> float | None:
-        """No key."""
         return 0.0

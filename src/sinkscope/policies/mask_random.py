@@ -2,61 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from sinkscope.attention.distant import settled
 from sinkscope.attention.key_mask import first_real
-from sinkscope.base.checks import one_of, whole
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.policies.numbers import priorities
-from sinkscope.policies.policy import POLICIES, Control, Policy, Rule
+from sinkscope.policies.policy import POLICIES, Policy, Rule, ScoredRule, ranks
 
 if TYPE_CHECKING:
     from sinkscope.policies.layer_view import LayerView
 
-MATCHES = ("count", "mass")
-OPTIONS = ("effect", "layers", "steps", "regions", "heads", "queries", "prefill")
+OPTIONS = tuple(item.name for item in fields(Rule))
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """The latest random set of one layer.
 
     Attributes:
         chosen: Bool [B, h, K]: the set of the policy for which it was drawn.
         keys: Bool [B, h, K]: the random set.
-        step: Long [B, h]: when each head drew it; −1: it has not drawn yet.
+        step: Long [B, h, 1]: when each head drew it; −1: it has not drawn yet.
     """
 
     chosen: Tensor
     keys: Tensor
     step: Tensor
-
-    def grown(self, count: int) -> Draw:
-        """The same with so many keys, the new ones in no set."""
-        more = count - self.keys.shape[-1]
-        chosen, keys = (torch.nn.functional.pad(part, (0, more)) for part in (self.chosen, self.keys))
-        return Draw(chosen, keys, self.step)
-
-    def where(self, rows: Tensor, other: Draw) -> Draw:
-        """This draw in the rows Bool [B], the other one in the rest."""
-        sets = rows[:, None, None]
-        return Draw(
-            torch.where(sets, self.chosen, other.chosen),
-            torch.where(sets, self.keys, other.keys),
-            torch.where(rows[:, None], self.step, other.step),
-        )
-
-    def kept_in(self, place: Draw | None) -> Draw:
-        """The same in the memory of an earlier draw of the same shape, where a captured step reads it."""
-        if place is None or place.keys.shape != self.keys.shape:
-            return Draw(self.chosen.clone(), self.keys.clone(), self.step.clone())
-        for memory, now in ((place.chosen, self.chosen), (place.keys, self.keys), (place.step, self.step)):
-            memory.copy_(now)
-        return place
 
 
 @POLICIES.add
@@ -83,10 +60,9 @@ class MaskRandom(Rule):
     def __post_init__(self) -> None:
         if not isinstance(self.like, Rule):
             raise InputError(f"MaskRandom(like=…) takes one policy that is not a combination, got {self.like!r}")
-        if self.like.control is not None or self.like.band() is not None:
-            reason = "it is one already" if self.like.control else "it masks other keys for every query"
+        if self.like.original is not self.like or self.like.band() is not None:
+            reason = "it masks other keys for every query" if self.like.original is self.like else "it is one already"
             raise InputError(f"{self.like} has no random control: {reason}")
-        one_of("match", self.match, MATCHES)
         whole("seed", self.seed, 0)
         plain = (None, "hide", "all")
         if any(getattr(self, name) not in (*plain, getattr(self.like, name)) for name in OPTIONS):
@@ -101,22 +77,18 @@ class MaskRandom(Rule):
         super().__post_init__()
 
     @property
-    def control(self) -> Control:
-        """Its policy, match and seed."""
-        return Control(self.like, self.match, self.seed)
+    def original(self) -> Rule:
+        return self.like
 
     def with_seed(self, seed: int) -> Policy:
-        """Another draw."""
         return replace(self, seed=seed)
 
     def key_share(self, keys: int) -> float | None:
-        """That of its policy; unknown when attention is matched."""
         return self.like.key_share(keys) if self.match == "count" else None
 
     @property
-    def empty_rule(self) -> bool:
-        """Whether its policy masks nothing."""
-        return self.like.empty_rule
+    def empty(self) -> bool:
+        return self.like.empty
 
     @property
     def most(self) -> int | None:
@@ -124,18 +96,13 @@ class MaskRandom(Rule):
         return self.like.most if self.match == "count" else None
 
     @property
-    def replayable(self) -> bool:
-        """As its policy, when as many keys are drawn: how many it takes to match attention has to be looked at."""
-        return self.like.replayable and self.most is not None
-
-    @property
     def waits(self) -> bool:
         """As its policy; and attention can be matched only once there are scores."""
-        return self.like.waits or (self.match == "mass" and not self.like.scored)
+        return self.like.waits or (self.match == "mass" and not isinstance(self.like, ScoredRule))
 
-    def check_rule(self, layers: int, keys: int) -> None:
+    def check(self, layers: int, keys: int) -> None:
         """As its policy; and as many other keys must exist."""
-        self.like.check_rule(layers, keys)
+        self.like.check(layers, keys)
         many = self.like.most or 0
         if self.match == "count" and 2 * many > keys:
             raise InputError(
@@ -145,40 +112,43 @@ class MaskRandom(Rule):
 
     def keys(self, view: LayerView) -> Tensor | None:
         """The set that it had where its policy chooses the same keys as before, else a new one."""
+        runtime, keys = view.runtime, view.whole.keys
         scores = self.like.scores_in(view)
         if scores is None and self.match == "mass":
             scores = view.previous_scores("raw", "head")
-        if scores is None and (self.like.waits or self.match == "mass"):
-            return None
-        chosen = self.like.keys(view)
+        chosen = None if scores is None and self.waits else self.like.keys(view)
         if chosen is None:
             return None
         allowed = view.candidates(self.like, scores)
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
-        chosen, allowed = (part.expand(view.rows, width, -1) for part in (chosen, allowed))
-        last_draw: Draw | None = view.recall()
-        before = last_draw
+        chosen, allowed = (part.expand(runtime.rows, width, -1) for part in (chosen, allowed))
+        last: Draw | None = runtime.memory.get(view.slot)
+        before = last
         if before is None:
             nothing = torch.zeros_like(chosen)
-            before = Draw(nothing, nothing, torch.full(chosen.shape[:2], -1, device=view.device))
-        before = before.grown(view.visibility.keys)
-        same = (before.chosen == chosen).all(-1) & (before.step >= 0)
-        step = torch.where(same, before.step, view.row_steps)
-        lacks = self.match == "count" and not (self.most is not None and view.runtime.leaves(2 * self.most))
+            before = Draw(nothing, nothing, torch.full((*chosen.shape[:2], 1), -1, device=view.device))
+        more = keys - before.keys.shape[-1]  # keys that have come since are in no set
+        before = Draw(pad(before.chosen, (0, more)), pad(before.keys, (0, more)), before.step)
+        same = (before.chosen == chosen).all(-1, keepdim=True) & (before.step >= 0)
+        step = torch.where(same, before.step, runtime.row_steps(view.device)[..., None])
+        lacks = self.match == "count" and not (self.most is not None and runtime.leaves(2 * self.most))
         if lacks and bool(((allowed & ~chosen).sum(-1) < chosen.sum(-1)).any()):
             raise InputError(
-                f"{self}: in step {view.step} its policy masks more keys than are left, so that no equal number of others "
-                "exists; mask fewer keys, give a longer prompt, or use match='mass'"
+                f"{self}: in step {max(0, runtime.step)} its policy masks more keys than are left, so that no equal number of "
+                "others exists; mask fewer keys, give a longer prompt, or use match='mass'"
             )
         layer = -1 if getattr(self.like, "scope", None) == "model" else view.layer
+        # Moved once: a captured step cannot copy from the host.
+        runtime.row_keys = runtime.row_keys.to(view.device)
         first = first_real(view.visibility, view.device)
-        order = priorities(self.seed, view.row_keys, layer, width, step, first, view.visibility.keys)
-        keys = torch.where(same[..., None], before.keys, self.draw(chosen, allowed, scores, order))
-        latest = Draw(chosen, keys, step)
-        # A row that waits for others draws when its turn has come.
-        latest = latest if view.taking is None else latest.where(view.taking, before)
-        view.remember(latest.kept_in(last_draw))
-        return keys.expand(view.rows, view.heads if width > 1 else 1, -1)
+        order = priorities(self.seed, runtime.row_keys, layer, width, step[..., 0], first, keys)
+        drawn = torch.where(same, before.keys, self.draw(chosen, allowed, scores, order))
+        latest = Draw(chosen, drawn, step)
+        if runtime.taking is not None:  # a row that waits for others draws when its turn has come
+            turn = runtime.taking[:, None, None]
+            latest = Draw(*(torch.where(turn, now, old) for now, old in zip(latest, before, strict=True)))
+        runtime.memory[view.slot] = Draw(*map(settled, last or (None,) * 3, latest))
+        return drawn.expand(-1, view.query.shape[1] if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:
         """A random set for each head.
@@ -200,11 +170,8 @@ class MaskRandom(Rule):
             mass = scores.nan_to_num(0.0)
             target = (mass * chosen).sum(-1, keepdim=True)
             reached = (mass * free).gather(-1, order).cumsum(-1)
-            reached = torch.nn.functional.pad(reached, (1, 0))
+            reached = pad(reached, (1, 0))
             left = torch.arange(reached.shape[-1], device=mass.device) > free.sum(-1, keepdim=True)
             # Of all lengths of the random order, the one whose attention comes nearest; the shortest of equals.
             take = (reached - target).abs().masked_fill(left, float("inf")).argmin(-1, keepdim=True)
-        rank = torch.empty_like(order).scatter_(
-            -1, order, torch.arange(order.shape[-1], device=order.device).expand_as(order)
-        )
-        return (rank < take) & free
+        return (ranks(order) < take) & free

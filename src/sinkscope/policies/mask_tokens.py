@@ -51,7 +51,6 @@ class MaskKind(FixedRule):
     def columns(  # type: ignore[override]
         self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
     ) -> Tensor | None:
-        """Bool [B, 1, K]."""
         return _at(vocabulary.of_kind(self.kind), tokens)
 
 
@@ -79,7 +78,6 @@ class MaskToken(FixedRule):
     def columns(  # type: ignore[override]
         self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
     ) -> Tensor | None:
-        """Bool [B, 1, K]."""
         masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]
         for one in self.tokens:  # type: ignore[union-attr]
             named = (tokens == one)[:, None] if isinstance(one, int) else _at(vocabulary.spelled(one), tokens)
@@ -97,7 +95,6 @@ class MaskToken(FixedRule):
             ) from error
 
     def written_argument(self) -> str:
-        """The way that `read_argument` reads."""
         return "+".join(_quoted(one) for one in self.tokens)  # type: ignore[union-attr]
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.base.checks import finite, one_of, whole
+from sinkscope.base.checks import finite, whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON, torch_sinks_of
 from sinkscope.policies.policy import POLICIES, Scope, ScoredRule, top
@@ -40,23 +40,16 @@ class MaskTop(ScoredRule):
         whole("k", self.k, 0)
         if self.epsilon is not None:
             object.__setattr__(self, "epsilon", finite("epsilon", self.epsilon))
-        one_of("among", self.among, ("sinks", "others"))
         if self.among == "others" and self.epsilon is None:
             raise InputError(f"among=others needs ε to tell sinks from others; give epsilon={EPSILON:g}")
         super().__post_init__()
 
     @property
-    def empty_rule(self) -> bool:
-        """True for k = 0."""
-        return self.k == 0
-
-    @property
     def most(self) -> int:
-        """k."""
         return self.k
 
     def key_share(self, keys: int) -> float | None:
-        """k of the keys; unknown with ε or a region."""
+        """Not fixed with ε or a region."""
         fixed = self.epsilon is None and self.regions is None
         return round(min(1.0, self.k / keys), 6) if fixed else None
 

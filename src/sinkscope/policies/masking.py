@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.visibility import Visibility
 from sinkscope.base.errors import InputError
 
 if TYPE_CHECKING:
+    from sinkscope.policies.layer_view import LayerView
+    from sinkscope.policies.policy import Rule
     from sinkscope.policies.runtime import PolicyRuntime
 
 
@@ -44,75 +45,57 @@ class Forward:
     spared: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What the rules of a policy choose in one call.
-
-    Attributes:
-        keys: Bool [B|1, H|1, K], or None. band: a window. rules: which of the rules chose keys.
-        most: keys that they mask for a head at most; None: not known.
-    """
-
-    keys: Tensor | None
-    band: Band | None
-    rules: list[int]
-    most: int | None
-
-
 def key_mask(
-    chosen: Chosen, runtime: PolicyRuntime, layer: int, query: Tensor, visibility: Visibility
+    keys: Tensor | None, band: Band | None, rules: list[int], acting: Tensor | None, view: LayerView
 ) -> KeyMask | None:
-    """The mask of a call; None where nothing is masked."""
-    keys, branches = chosen.keys, runtime.now.branches
+    """The mask of a call; None where nothing is masked.
+
+    Args:
+        keys: Bool [B|1, H|1, K], the keys that the rules of these numbers mask together. acting: see `acting_queries`.
+    """
+    runtime, visibility = view.runtime, view.whole
+    now, counts = runtime.now, [runtime.rules[number].most for number in rules]
+    most = None if None in counts else sum(count or 0 for count in counts)
     # A GPU would have to wait for the answer.
-    if keys is not None and not (keys.is_cuda and chosen.most is not None) and not bool(keys.any()):
+    if keys is not None and not (keys.is_cuda and most is not None) and not bool(keys.any()):
         keys = None
-    if keys is None and chosen.band is None:
+    if keys is None and band is None:
         return None
-    if keys is not None and branches > 1 and keys.shape[0] > 1:  # both guidance branches are masked alike
-        keys = keys.repeat(branches, 1, 1)
-    acting = acting_queries(runtime, query, visibility)
+    if keys is not None and now.branches > 1 and keys.shape[0] > 1:  # both guidance branches are masked alike
+        keys = keys.repeat(now.branches, 1, 1)
     mask = KeyMask(
         keys,
-        chosen.band,
+        band,
         silence=runtime.rules[0].effect == "silence",
-        most=chosen.most if keys is not None else None,
+        most=most if keys is not None else None,
         # A guided twin may have padding of its own.
-        least=runtime.now.least if branches == 1 else None,
-        queries=None if acting is None or visibility.queries == 1 else acting.repeat(branches, 1),
+        least=now.least if now.branches == 1 else None,
+        queries=None if acting is None or visibility.queries == 1 else acting.repeat(now.branches, 1),
     )
-    return _listed(mask, chosen.rules, runtime, layer, query, visibility)
-
-
-def _listed(
-    mask: KeyMask, rules: list[int], runtime: PolicyRuntime, layer: int, query: Tensor, visibility: Visibility
-) -> KeyMask:
-    """The mask, listed and turned into a bias once for all layers: a handful of kernels in place of as many for each."""
-    if not query.is_cuda or len(rules) != 1 or mask.most is None or runtime.now.branches > 1:
+    if not view.query.is_cuda or len(rules) != 1 or mask.most is None or now.branches > 1:
         return mask
     rule, chosen = runtime.rules[rules[0]], runtime.chosen.get(rules[0])
-    single = mask.alike and rule.heads is None and rule.control is None
+    single = mask.alike and rule.heads is None and rule.original is rule
     if chosen is None or not single or not mask.strands_none(visibility):
         return mask
-    place = chosen.layers[layer]
-    listed, bias = chosen.for_kernels(mask.most, query, visibility)
-    return replace(mask, listed=(listed[0][place], listed[1][place]), bias=bias[place])
+    # Listed and turned into a bias once for all layers: a handful of kernels in place of as many for each.
+    (indices, used), bias = chosen.for_kernels(mask.most, view.query, visibility)
+    number = chosen.number(view.layer)
+    return replace(mask, listed=(indices[number], used[number]), bias=bias[number])
 
 
-def acting_queries(runtime: PolicyRuntime, query: Tensor, visibility: Visibility) -> Tensor | None:
+def acting_queries(runtime: PolicyRuntime, query: Tensor) -> Tensor | None:
     """Bool [B|1, Q]: the queries for which keys are masked; None: all."""
-    rule, now = runtime.rules[0], runtime.now
+    rule, now, rows = runtime.rules[0], runtime.now, None
     name = rule.queries
-    if name == "all":
-        rows = None
-    elif name == "masked" or (name == "scored" and now.scored is None and not runtime.causal):
+    if name == "masked" or (name == "scored" and now.scored is None and not runtime.causal):
         rows = now.masked
     elif name == "decided":
         rows = None if now.masked is None else ~now.masked
-    elif now.scored is not None:  # where one forward holds many steps, those are the newest of each
+    elif name != "all" and now.scored is not None:  # where one forward holds many steps, those are the newest of each
         rows = now.scored
-    else:
-        rows = (torch.arange(visibility.queries, device=query.device) == visibility.queries - 1)[None]
+    elif name != "all":
+        rows = (torch.arange(query.shape[2], device=query.device) == query.shape[2] - 1)[None]
     if rows is None and name != "all":
         raise InputError(f"{runtime.policy}: which queries are {name} is not known in this forward; use ss.generate")
     if now.spared is not None and rule.prefill is False:
@@ -120,30 +103,10 @@ def acting_queries(runtime: PolicyRuntime, query: Tensor, visibility: Visibility
     return rows
 
 
-def restricted(
-    keys: Tensor, runtime: PolicyRuntime, heads: tuple[int, ...] | None, query: Tensor, acting: Tensor | None
-) -> Tensor:
-    """The keys Bool [B|1, h, K] that a rule chose, for its heads alone, and in rows that have a query to act on."""
-    if heads is not None:
-        if heads[-1] >= query.shape[1]:
-            raise InputError(
-                f"{runtime.policy} names head {heads[-1]}, but the model has heads 0 to {query.shape[1] - 1}"
-            )
-        index = torch.arange(query.shape[1], device=query.device)
-        keys = keys & torch.stack([index == head for head in heads]).any(0)[None, :, None]
-    return keys if acting is None else keys & acting.any(-1)[:, None, None]
-
-
-def in_force(mask: KeyMask, visibility: Visibility, rows: int) -> Tensor | None:
-    """Bool [B|1, H|1, K]: the masked keys of so many rows, but for queries that would lose every key and keep them."""
-    if mask.keys is None or mask.strands_none(visibility):
-        return None if mask.keys is None else mask.keys[:rows]
-    # The last query that the policy acts on stands for all.
-    stranded = mask.stranded(visibility, mask.keys.device)[:rows]
-    if mask.queries is None:
-        stranded = stranded[:, :, -1:]
-    else:
-        index = torch.arange(visibility.queries, device=stranded.device)
-        last = (mask.queries[:rows] * index).argmax(-1).expand(len(stranded))
-        stranded = stranded.gather(2, last[:, None, None].expand(-1, stranded.shape[1], 1))
-    return mask.keys[:rows] & ~stranded
+def in_heads(rule: Rule, count: int, device: torch.device) -> Tensor:
+    """Bool [H]: the query heads of so many in which a rule acts."""
+    index = torch.arange(count, device=device)
+    if rule.heads is None:
+        return torch.ones_like(index, dtype=torch.bool)
+    # One by one: a captured step cannot copy a list of indices from the host.
+    return torch.stack([index == head for head in rule.heads]).any(0)

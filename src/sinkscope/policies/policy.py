@@ -10,45 +10,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.key_mask import Band
 from sinkscope.attention.visibility import Visibility
-from sinkscope.base.checks import indices, one_of
+from sinkscope.base.checks import declared, one_of
 from sinkscope.base.errors import InputError
 from sinkscope.base.registry import Registry
 from sinkscope.base.textform import write
 
 if TYPE_CHECKING:
     from sinkscope.policies.layer_view import LayerView
-
-SCOPES = ("head", "layer", "model")
-SCORES = ("raw", "masked")
-WHEN = ("previous", "same")
-EFFECTS = ("hide", "silence")
-REGIONS = ("prompt", "answer")
-QUERIES = ("all", "scored", "newest", "masked", "decided")
-BY = ("newest", "received", "sum", "distant")
+    from sinkscope.policies.mask_random import MaskRandom
 
 Scope = Literal["head", "layer", "model"]
-
-
-@dataclass(frozen=True)
-class Control:
-    """The policy that a random control stands beside.
-
-    Attributes:
-        like: the policy with the random rules replaced by what they imitate.
-        match: "count" (as many keys) or "mass" (as much received attention).
-        seed: of the draw.
-    """
-
-    like: Policy
-    match: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -74,9 +52,15 @@ class Policy:
         return " & ".join(text_form(rule) for rule in self.parts())
 
     @property
-    def control(self) -> Control | None:
-        """What it is the random control of; None unless exactly one of its rules is random."""
-        return None
+    def original(self) -> Policy:
+        """The same without chance: random rules replaced by what they imitate."""
+        return self
+
+    @property
+    def control(self) -> MaskRandom | None:
+        """The rule by which it is the random control of `original`; None unless exactly one of its rules is random."""
+        random = [rule for rule in self.parts() if rule.original is not rule]
+        return random[0] if len(random) == 1 else None  # type: ignore[return-value]
 
     def with_seed(self, seed: int) -> Policy:
         """The same policy with another draw of its random rules; itself where it has none."""
@@ -85,16 +69,6 @@ class Policy:
     def key_share(self, keys: int) -> float | None:
         """The share of `keys` keys that it masks for every head; None where that is not fixed beforehand."""
         return None
-
-    def check(self, layers: int, keys: int) -> None:
-        """Raise InputError when it cannot act on a model of so many layers and sequences of so many keys."""
-        for part in self.parts():
-            part.check_rule(layers, keys)
-
-    @property
-    def empty(self) -> bool:
-        """Whether it can never mask anything, so that the plain path runs bit for bit."""
-        return all(part.empty_rule for part in self.parts())
 
 
 @dataclass(frozen=True)
@@ -126,12 +100,6 @@ class Rule(Policy):
     word: ClassVar[str] = ""
     """The first word of the text form, and the name under which the rule is registered."""
 
-    inherited: ClassVar[tuple[str, ...]] = ()
-    """Fields that follow from another one, and are not part of the text form."""
-
-    scored: ClassVar[bool] = False
-    """Whether it decides from received attention."""
-
     by_column: ClassVar[bool] = False
     """Whether it names columns of the tensor as it is passed, so that padding would shift them."""
 
@@ -139,24 +107,20 @@ class Rule(Policy):
     """Whether it takes away learned sinks, so that it is for models that have them."""
 
     def __post_init__(self) -> None:
-        one_of("effect", self.effect, EFFECTS)
-        object.__setattr__(self, "layers", indices("layers", self.layers))
-        object.__setattr__(self, "steps", indices("steps", self.steps))
-        object.__setattr__(self, "heads", indices("heads", self.heads))
-        one_of("queries", self.queries, QUERIES)
-        if self.prefill is not None and not isinstance(self.prefill, bool):
-            raise InputError(f"prefill should be True or False (as text yes or no), got {self.prefill!r}")
-        if self.regions is not None:
-            one_of("regions", self.regions, REGIONS)
+        declared(self)
 
     def parts(self) -> Iterator[Rule]:
-        """The rule itself."""
         yield self
 
     @property
-    def empty_rule(self) -> bool:
-        """Whether this rule can never mask anything."""
-        return False
+    def original(self) -> Rule:
+        """Itself; of a random control what it imitates."""
+        return self
+
+    @property
+    def empty(self) -> bool:
+        """Whether it can never mask anything."""
+        return self.most == 0 and not self.takes_learned
 
     @property
     def most(self) -> int | None:
@@ -168,17 +132,8 @@ class Rule(Policy):
         """Whether it decides from the previous step, so that it does nothing in a first forward."""
         return False
 
-    @property
-    def replayable(self) -> bool:
-        """Whether it does the same operations in every step after the first, so that a CUDA graph can repeat them.
-
-        How many keys it masks at most must be known without a look at them.
-        """
-        early = self.scored and not self.waits
-        return not early and self.steps is None and self.band() is None and self.most is not None
-
-    def check_rule(self, layers: int, keys: int) -> None:
-        """The layers that it names must exist, and so must as many keys as it masks."""
+    def check(self, layers: int, keys: int) -> None:
+        """Raise InputError when the layers that it names do not exist, or fewer keys than it masks."""
         if self.layers and self.layers[-1] >= layers:
             raise InputError(f"{self} names layer {self.layers[-1]}, but the model has layers 0 to {layers - 1}")
         if self.most is not None and self.most > keys:
@@ -189,11 +144,6 @@ class Rule(Policy):
         if prefill and self.prefill is False:
             return False
         return (self.layers is None or layer in self.layers) and (self.steps is None or step in self.steps)
-
-    @property
-    def reads_first(self) -> bool:
-        """Whether the prompt is to be read once without it, for scores with which it can act from the prompt on."""
-        return self.prefill is True and self.waits
 
     def band(self) -> Band | None:
         """A window outside of which all keys are masked; None: the rule masks `keys` instead."""
@@ -234,7 +184,8 @@ class FixedRule(Rule):
         columns = self.columns(view.layer, view.visibility, view.device, **view.wanted(self.columns))
         if columns is None:
             return None
-        view.hold(columns)
+        # A captured step goes on reading it, though it may be made once and dropped elsewhere.
+        view.runtime.held[view.slot] = columns
         return columns & view.maskable(self)
 
 
@@ -261,8 +212,6 @@ class ScoredRule(Rule):
     (True, 'top:1@layer,effect=silence,when=same')
     """
 
-    scored: ClassVar[bool] = True
-
     scores: Literal["raw", "masked"] = field(default="raw", kw_only=True)
     when: Literal["previous", "same"] = field(default="previous", kw_only=True)
     by: Literal["newest", "received", "sum", "distant"] | None = field(default=None, kw_only=True)
@@ -276,25 +225,18 @@ class ScoredRule(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("scope", self.scope, SCOPES)
-        one_of("scores", self.scores, SCORES)
-        one_of("when", self.when, WHEN)
+        one_of("scope", self.scope, get_args(Scope))
         if self.when == "same" and self.scope == "model":
             raise InputError(
                 "when='same' decides layer by layer, so scope 'model' cannot be known in time; use head or layer"
             )
-        if self.by is not None:
-            one_of("by", self.by, BY)
-            if self.scores == "masked" or self.when == "same":
-                raise InputError(
-                    f"by={self.by} counts queries of earlier steps too; leave out scores=masked and when=same"
-                )
+        if self.by is not None and (self.scores == "masked" or self.when == "same"):
+            raise InputError(f"by={self.by} counts queries of earlier steps too; leave out scores=masked and when=same")
         if self.when == "same" and self.scores == "masked":
             raise InputError("when='same' decides before anything is masked, so scores are always 'raw'")
 
     @property
     def waits(self) -> bool:
-        """True for when="previous"."""
         return self.when == "previous"
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
@@ -358,11 +300,13 @@ def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
         above, equal = open_scores > last, open_scores == last
         left = count - above.sum(-1, keepdim=True)
         return (above | (equal & (equal.cumsum(-1) <= left))) & candidates
-    order = open_scores.sort(dim=-1, descending=True, stable=True).indices
-    rank = torch.empty_like(order).scatter_(
-        -1, order, torch.arange(scores.shape[-1], device=scores.device).expand_as(order)
-    )
-    return (rank < count) & candidates
+    return (ranks(open_scores.sort(dim=-1, descending=True, stable=True).indices) < count) & candidates
+
+
+def ranks(order: Tensor) -> Tensor:
+    """Long [..., K]: where each key stands in an order of all keys, Long [..., K]."""
+    index = torch.arange(order.shape[-1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, index)
 
 
 def check_policy(
@@ -380,8 +324,8 @@ def check_policy(
         raise InputError(
             f"policy should be a policy such as ss.MaskTop(5), or its text, got {type(policy).__name__}; see ss.parse_policy"
         )
-    policy.check(layers, keys)
     for rule in policy.parts():
+        rule.check(layers, keys)
         if heads is not None and rule.heads is not None and rule.heads[-1] >= heads:
             raise InputError(f"{rule} names head {rule.heads[-1]}, but the model has heads 0 to {heads - 1}")
         if rule.takes_learned and not learned:
@@ -390,13 +334,13 @@ def check_policy(
         if wrong:
             raise InputError(f"{rule} does not suit this model: {wrong}")
     # What can never act runs as no policy at all, so that it equals a plain run bit for bit.
-    return None if policy.empty else policy
+    return None if all(rule.empty for rule in policy.parts()) else policy
 
 
 def _unsuited(rule: Rule, kind: str) -> str:
     """Why a rule makes no sense for this kind of attention; "" when it does."""
     queries, prefill = rule.queries, rule.prefill
-    by = getattr(rule if rule.control is None else rule.control.like, "by", None)
+    by = getattr(rule.original, "by", None)
     if kind == "causal":
         if queries in ("masked", "decided"):
             return f"a causal model has no mask tokens, so queries={queries} names none; use all, scored or newest"

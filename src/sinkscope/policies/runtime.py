@@ -7,21 +7,23 @@ and `measure` after it; nothing is left behind in the model.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
+from sinkscope.attention.distant import settled
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Visibility, query_weights
 from sinkscope.base.errors import InputError
 from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView
 from sinkscope.policies.mask_tokens import KnownTokens
-from sinkscope.policies.masking import Chosen, Forward, acting_queries, in_force, key_mask, restricted
+from sinkscope.policies.masking import Forward, acting_queries, in_heads, key_mask
 from sinkscope.policies.numbers import wrapped
-from sinkscope.policies.policy import Policy, Rule
+from sinkscope.policies.policy import Policy, Rule, ScoredRule
 from sinkscope.policies.scores import ScoreMemory, SinkTeller
 
 
@@ -36,7 +38,7 @@ class PolicyRuntime:
         vocabulary: what is known of the model's tokens, for rules that look at them.
 
     Attributes:
-        now: the forward that runs. step: how many steps there were before it.
+        rows: of the conditional branch. now: the forward that runs. step: how many steps there were before it.
         alive: Bool [B]: rows that have not ended; None: all.
         memory: (rule, layer) → what the rule remembers of it. held: its columns. chosen: rule → its keys of all layers.
     """
@@ -52,8 +54,8 @@ class PolicyRuntime:
         vocabulary: KnownTokens | None = None,
     ) -> None:
         self.policy = policy
-        self.rules = [rule for rule in policy.parts() if not rule.empty_rule]
-        self.row_keys = torch.tensor([wrapped(key) for key in row_keys], dtype=torch.long)
+        self.rules = [rule for rule in policy.parts() if not rule.empty]
+        self.row_keys, self.rows = torch.tensor([wrapped(key) for key in row_keys], dtype=torch.long), len(row_keys)
         self.causal, self.first, self.last = causal, first, last
         self.step, self.now = -1, Forward()
         self.scores, self.sinks = ScoreMemory(), SinkTeller(causal, width)
@@ -62,19 +64,16 @@ class PolicyRuntime:
         self.chosen: dict[int, AllLayers] = {}
         self.alive: Tensor | None = None
         self._vocabulary = vocabulary
-        named = {getattr(rule, "by", None) for rule in self._ruling()}
+        originals = [rule.original for rule in self.rules]
+        named = {getattr(rule, "by", None) for rule in originals}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
-        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in self._ruling())
+        self._masked_scores = any(getattr(rule, "scores", "raw") == "masked" for rule in originals)
         self._taken = torch.zeros(len(row_keys), dtype=torch.long)  # steps of each row of a block loop
         self._widest = 0  # of the blocks so far
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
         self._clock: Tensor | None = None  # Long []: the step, where a captured step can count on
         self._layers: list[LayerState] = []
         self._totals = Totals(len(row_keys))
-
-    def _ruling(self) -> list[Rule]:
-        """The rules, and of controls what they imitate."""
-        return [rule if rule.control is None else rule.control.like for rule in self.rules]  # type: ignore[misc]
 
     def shares(self) -> dict[str, Tensor]:
         """Float [B] each, over the steps in which it acted: see `Totals`."""
@@ -89,15 +88,20 @@ class PolicyRuntime:
 
     @property
     def reads_first(self) -> bool:
-        """Whether the prompt is to be read once without the policy, for the scores (see `Rule.reads_first`)."""
-        return any(rule.reads_first for rule in self.rules)
+        """Whether the prompt is to be read once without the policy, for scores by which a rule acts from the prompt on."""
+        return any(rule.prefill is True and rule.waits for rule in self.rules)
+
+    @property
+    def taking(self) -> Tensor | None:
+        """Bool [B]: rows of a block loop that take part in this forward and do not wait for others; None: all."""
+        return None if self.now.active is None else self.alive
 
     def row_steps(self, device: torch.device) -> Tensor:
         """Long [B, 1]: steps of each row so far; rows of a block loop that wait for others do not count."""
         if self.now.active is not None:
             return (self._taken - 1).clamp(min=0)[:, None].to(device)
         clock = torch.tensor(max(0, self.step)) if self._clock is None else self._clock
-        return clock.to(device).expand(len(self.row_keys), 1)
+        return clock.to(device).expand(self.rows, 1)
 
     def present_tokens(self, keys: int) -> Tensor:
         """Long [B, K]: the token ids so far."""
@@ -125,7 +129,7 @@ class PolicyRuntime:
     def leaves(self, count: int) -> bool:
         """Whether it is known without looking that every row has at least so many candidates."""
         unscored = self.causal + self._widest  # the newest key, and those of a block that has just begun
-        everywhere = all(part.regions is None for rule in self._ruling() for part in rule.parts())
+        everywhere = all(rule.regions is None for rule in self.rules)
         least = self.now.least
         return least is not None and everywhere and not self._patterned and count <= least - unscored
 
@@ -134,17 +138,14 @@ class PolicyRuntime:
         rules = self.rules
         # What a rule of another package remembers need not lie in memory that stays.
         ours = all(type(rules[number]).__module__.startswith("sinkscope.") for number, _ in self.memory)
-        drawn = all(self.leaves(2 * (rule.most or 0)) for rule in rules if rule.control is not None)
-        return str(self.policy) if ours and drawn and all(rule.replayable for rule in rules) else None
+        drawn = all(self.leaves(2 * (rule.most or 0)) for rule in rules if rule.original is not rule)
+        return str(self.policy) if ours and drawn and all(map(_repeats, rules)) else None
 
     # ---- a forward
 
     def set_alive(self, alive: Tensor | None) -> None:
         """The rows Bool [B] that have not ended; None: all. Always the same memory, which a captured step goes on reading."""
-        if alive is None or self.alive is None:
-            self.alive = None if alive is None else alive.clone()
-        else:
-            self.alive.copy_(alive)
+        self.alive = None if alive is None else settled(self.alive, alive)
 
     def begin(self, forward: Forward) -> None:
         """Start a forward: what was measured in the last one is now the previous step."""
@@ -165,11 +166,7 @@ class PolicyRuntime:
         """The score of a learned sink, Float [H], as rules leave it: −inf where one takes it away."""
         for rule in self.rules:
             if rule.takes_learned and not self.now.reading and rule.acts(layer, max(0, self.step), self.now.prefill):
-                heads = torch.arange(len(sink), device=sink.device)
-                taken = torch.ones_like(heads, dtype=torch.bool)
-                if rule.heads is not None:
-                    taken = torch.isin(heads, torch.tensor(rule.heads, device=sink.device))
-                sink = sink.masked_fill(taken, float("-inf"))
+                sink = sink.masked_fill(in_heads(rule, len(sink), sink.device), float("-inf"))
         return sink
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
@@ -178,7 +175,8 @@ class PolicyRuntime:
             return None
         keys: Tensor | None = None
         band: Band | None = None
-        acting, rules = acting_queries(self, query, visibility), []
+        acting, rules = acting_queries(self, query), []
+        view = LayerView(self, 0, layer, query, key, visibility, scale)
         for number, rule in enumerate(self.rules):
             if not rule.acts(layer, max(0, self.step), self.now.prefill):
                 continue
@@ -186,14 +184,16 @@ class PolicyRuntime:
             if window is not None:
                 band = band if window.covers(visibility) else window
                 continue
-            chosen = rule.keys(LayerView(self, number, layer, query, key, visibility, scale))
-            if chosen is not None:
-                chosen = restricted(chosen, self, rule.heads, query, acting)
-                keys = chosen if keys is None else keys | chosen
-                rules.append(number)
-        counts = [self.rules[number].most for number in rules]
-        most = None if None in counts else sum(count or 0 for count in counts)
-        return key_mask(Chosen(keys, band, rules, most), self, layer, query, visibility)
+            chosen = rule.keys(replace(view, number=number))
+            if chosen is None:
+                continue
+            if rule.heads is not None:
+                chosen = chosen & in_heads(rule, query.shape[1], query.device)[None, :, None]
+            if acting is not None:  # in rows that have a query to act on
+                chosen = chosen & acting.any(-1)[:, None, None]
+            keys = chosen if keys is None else keys | chosen
+            rules.append(number)
+        return key_mask(keys, band, rules, acting, view)
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Scores are over all real queries, or those of a block; a causal model's are over the last, and come by another way."""
@@ -201,25 +201,21 @@ class PolicyRuntime:
 
     def measure(self, call: AttentionCall) -> None:
         """Measure one layer: scores for the next step, and what was masked in this one."""
-        rows, mask = len(self.row_keys), call.key_mask
-        seen = call.visibility
+        rows, mask, seen = self.rows, call.key_mask, call.visibility
         patterned = seen.banded or seen.dense is not None or self.one_sided(seen)
         self._patterned = self._patterned or patterned
         raw = call.received(self.queries, raw=True)[:rows, :, 0]
         if self.now.step:
-            taking = None if self.now.active is None else self.alive
-            self.scores.keep("raw", call.layer, raw, taking)
+            self.scores.keep("raw", call.layer, raw, self.taking)
             if self._masked_scores:
                 acted = raw if mask is None else call.received(self.queries)[:rows, :, 0]
-                self.scores.keep("masked", call.layer, acted, taking)
+                self.scores.keep("masked", call.layer, acted, self.taking)
         added = None
         if self.sinks.sums is not None:
             newest = raw.nan_to_num(0.0) * call.expected(NEWEST).uniform.to(torch.float32)
             added = self.sinks.sums.share(call, newest)
-        keys, kept = (
-            None if mask is None else in_force(mask, seen, rows),
-            None if call.kept is None else call.kept[:rows],
-        )
+        keys = None if mask is None or mask.keys is None else mask.keys_in_force(seen)[:rows]
+        kept = None if call.kept is None else call.kept[:rows]
         weights, window = self._weights(call, rows), mask is not None and mask.band is not None
         self._layers.append(LayerState(call.layer, raw, keys, kept, weights, window, seen, added))
 
@@ -258,3 +254,12 @@ class PolicyRuntime:
         elif now.step:
             self._totals.add(account, self.alive)
         return account
+
+
+def _repeats(rule: Rule) -> bool:
+    """Whether a rule does the same operations in every step after the first, so that a CUDA graph can repeat them.
+
+    How many keys it masks at most must be known without a look at them.
+    """
+    early = isinstance(rule.original, ScoredRule) and not rule.original.waits
+    return not early and rule.steps is None and rule.band() is None and rule.most is not None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sinkscope.attention.distant import DistantSums, block_sinks, in_blocks, kept_in
+from sinkscope.attention.distant import DistantSums, block_sinks, in_blocks, settled
 from sinkscope.base.sink_rule import Distant, torch_sinks_of
 from sinkscope.policies.account import LayerState
 
@@ -49,11 +49,7 @@ class ScoreMemory:
         for kind, scores in self.current.items():
             carried = self._carried.setdefault(kind, {})
             for layer, now in scores.items():
-                before = carried.get(layer)
-                if before is None or before.shape != now.shape:
-                    carried[layer] = now.clone()
-                elif before is not now:
-                    before.copy_(now)
+                carried[layer] = settled(carried.get(layer), now)
         self.current = self._carried
 
     def layers(self, kind: str) -> list[int]:
@@ -124,7 +120,9 @@ class SinkTeller:
         elif telling is not None:
             expected = in_blocks(layers[0].visibility.of_rows(raw.shape[1]), telling, raw.device)
             if step:
-                self._in_blocks = kept_in(self._in_blocks, expected)
+                before = {} if self._in_blocks is None else vars(self._in_blocks)
+                memory = {name: settled(before.get(name), now) for name, now in vars(expected).items()}
+                self._in_blocks = Distant(**memory)
             sinks = block_sinks(raw.flatten(0, 1), expected).view(raw.shape)
             if one_sided:
                 self._block_sums = raw * expected.uniform[:, None].float()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sinkscope.base.errors import InputError
 from sinkscope.base.textform import Notation
 from sinkscope.policies.policy import POLICIES, Policy, Rule
@@ -12,12 +14,10 @@ ALLOWED = (
     "POLICY & POLICY for both"
 )
 
-BUILT_IN = ("top", "above", "first", "learned", "kind", "token", "keys", "window", "keep", "random")
-
 
 def allowed() -> str:
     """How policies are written, with the words that were registered from outside."""
-    added = [word for word in POLICIES if word not in BUILT_IN]
+    added = [word for word, kind in POLICIES.items() if not kind.__module__.startswith(f"{__package__}.")]
     return f"{ALLOWED}; registered here: {', '.join(added)}" if added else ALLOWED
 
 
@@ -32,7 +32,7 @@ def parse_policy(text: str) -> Policy | None:
     if text.strip() == "none":
         return None
     policy: Policy | None = None
-    for part in _split(text, "&"):
+    for part in re.split(r"&(?![^(]*\))", text):  # outside of brackets
         rule: Rule = NOTATION.read(part.strip())
         policy = rule if policy is None else policy & rule
     return policy
@@ -41,17 +41,6 @@ def parse_policy(text: str) -> Policy | None:
 def as_policy(policy: Policy | str | None) -> Policy | None:
     """A policy, given as one or as its text."""
     return parse_policy(policy) if isinstance(policy, str) else policy
-
-
-def _split(text: str, at: str) -> list[str]:
-    """Split outside of brackets."""
-    parts, depth, start = [], 0, 0
-    for index, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == at and depth == 0:
-            parts.append(text[start:index])
-            start = index + 1
-    return [*parts, text[start:]]
 
 
 def _single(text: str) -> Rule:

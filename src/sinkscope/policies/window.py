@@ -41,5 +41,4 @@ class Window(FixedRule):
             raise InputError("a window is the same for all heads of a layer; leave out heads")
 
     def band(self) -> Band | None:
-        """The window as the attention path knows it."""
         return Band(self.width, self.first, self.future)

@@ -44,7 +44,7 @@ def control(policy: str) -> ControlName | None:
         return None
     if parsed is None or parsed.control is None:
         return None
-    return ControlName(str(parsed.control.like), parsed.control.match, str(parsed.with_seed(0)))
+    return ControlName(str(parsed.original), parsed.control.match, str(parsed.with_seed(0)))
 
 
 def name_of(settings: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Request
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
-from sinkscope.policies.policy import Policy, check_policy
+from sinkscope.policies.policy import FixedRule, Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.sinks.measures import MASK
 from sinkscope.tasks.task import in_parts, seed_of
@@ -201,16 +201,12 @@ def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime
 
 def _fixed(policy: Policy) -> bool:
     """True when one forward over the whole sequence equals the steps of a generation."""
-    return all(
-        not rule.scored and rule.control is None and rule.regions is None and rule.steps is None
-        for rule in policy.parts()
-    )
+    return all(isinstance(rule, FixedRule) and rule.regions is None and rule.steps is None for rule in policy.parts())
 
 
 def _most(policy: Policy) -> int:
     """The keys that a policy masks at most; 1 where that is not known beforehand."""
-    rules = [rule if rule.control is None else rule.control.like for rule in policy.parts()]
-    return sum(one.most or 1 for rule in rules for one in rule.parts())
+    return sum(rule.original.most or 1 for rule in policy.parts())
 
 
 def _whole_answer(model: Model, length: int) -> dict[str, Any]:

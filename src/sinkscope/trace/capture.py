@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sinkscope.base.checks import indices, one_of, whole
+from sinkscope.base.checks import declared, whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.textform import Notation
 
@@ -52,9 +52,7 @@ class Capture:
     every: int = 1
 
     def __post_init__(self) -> None:
-        one_of("capture level", self.level, LEVELS)
-        for name in ("layers", "heads"):
-            object.__setattr__(self, name, indices(f"capture {name}", getattr(self, name)))
+        declared(self, "capture ")
         if self.level == "layers" and self.heads is not None:
             raise InputError("level 'layers' averages over all heads; leave out heads, or use level 'heads'")
         whole("every", self.every, 1)

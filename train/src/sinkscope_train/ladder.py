@@ -142,7 +142,7 @@ def skill_results(skills: pd.DataFrame) -> pd.DataFrame:
         scheme = "" if row["scheme"] == "plain" else f":{row['scheme']}"
         policy = parse_policy(str(row["policy"]))
         control = None if policy is None else policy.control
-        like = None if control is None else str(control.like)
+        like = None if policy is None or control is None else str(policy.original)
         match = None if control is None else control.match
         rows.append({**row, "task": f"battery:{row['skill']}{scheme}", "control_of": like, "match": match})
     return pd.DataFrame(rows)
