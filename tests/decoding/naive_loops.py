@@ -6,6 +6,7 @@ every position in every step, keep no cache, and know nothing of sinkscope's sam
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -265,3 +266,48 @@ def causal(
         if not bool(alive.any()):
             break
     return x
+
+
+def native(model: Any) -> Any:
+    """A copy of the network with transformers' own attention, in which a query that may see nothing gets 0."""
+    network = copy.deepcopy(model.network)
+    network.set_attn_implementation("sdpa")
+    return network
+
+
+def bd3lm(
+    network: Any, prompt: Tensor, *, length: int, block: int, steps: int, shifted: bool, mask_id: int, pad: int, ends: Any
+) -> list[Tensor]:  # fmt: skip
+    """dllm's BD3LM sampler at temperature 0, of rows padded on the left to whole blocks. Gives the states."""
+
+    def logits(x: Tensor, frozen: Tensor) -> Tensor:
+        """Of the whole canvas; what is hidden was decided when the block began, with the ids `frozen`."""
+        valid, blocks = frozen != pad, torch.arange(x.shape[1]) // block
+        seen = valid[:, None, :, None] & valid[:, None, None, :] & (blocks[:, None] >= blocks)
+        positions = (valid.long().cumsum(1) - 1).masked_fill(~valid, 0)
+        found: Tensor = network(input_ids=x, attention_mask=seen, position_ids=positions).logits
+        return found
+
+    x, states, number = prompt, [], -(-length // block)
+    for first in range(0, length, block):
+        start, size = x.shape[1], min(block, length - first)
+        before = logits(x, x)[:, -1:]
+        x = frozen = functional.pad(x, (0, size), value=mask_id)
+        left, each = size, -(-steps // number)
+        for step in range(each, 0, -1):
+            now, then = torch.tensor(step / each), torch.tensor((step - 1) / each)
+            due = 1 - ((1 - (1 - then)) / (1 - (1 - now))).double()  # of the masks, under α(t) = 1 − t
+            count = min(int(torch.round(left * due)), left)
+            left -= count
+            if not count:
+                continue
+            states.append(x)
+            found = logits(x, frozen)[:, start:]
+            found = torch.cat([before, found[:, :-1]], 1) if shifted else found
+            chance, token = found.softmax(-1).max(-1)
+            best = chance.masked_fill(x[:, start:] != mask_id, -torch.inf).topk(count).indices
+            chosen = torch.zeros_like(token, dtype=torch.bool).scatter(1, best, True)
+            x = torch.cat([x[:, :start], torch.where(chosen, token, x[:, start:])], 1)
+        if torch.isin(x[:, prompt.shape[1] :], torch.tensor(ends)).any(1).all():
+            break
+    return [*states, x]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.decoding import naive_loops
 from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
 from tests.decoding.ragged import check
 from tests.helpers import golden
@@ -369,3 +370,21 @@ def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_st
             waits += steps[-1] - last
     assert waits > 0
     assert "active block's" not in str(ss.diagnose(recorded("diffusion_gemma", name).trace))
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_behind_a_pad_the_next_token_is_predicted_from_a_query_that_saw_nothing(cache: bool) -> None:
+    """BD3LM with shifted logits, where the last token before a block is a pad: given in the prompt, or generated."""
+    model = golden.model("a2d_bd3lm")
+    pad, network = model.ids.pad, naive_loops.native(model)
+    prompts = torch.randint(3, 180, (6, 8), generator=torch.Generator().manual_seed(8))
+    prompts[:, -1] = pad
+    prompts[1, -3:], prompts[2, :5], prompts[3, -1] = pad, pad, 7
+    options: dict[str, Any] = {"length": 14, "block": 4, "steps": 12, "shifted": True}
+    for prompt in prompts:
+        run = ss.generate(model, prompt[None], ss.Bd3lmDecoding(**options), cache=cache)
+        states = naive_loops.bd3lm(
+            network, prompt[None], **options, mask_id=model.ids.mask, pad=pad, ends=model.ids.eos
+        )  # fmt: skip
+        ours = [state[:, : theirs.shape[1]] for state, theirs in zip(run.states, states, strict=True)]
+        assert all(map(torch.equal, ours, states))

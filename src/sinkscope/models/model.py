@@ -212,10 +212,12 @@ class Model:
             # None: modules of a network with both kinds of attention say themselves which is theirs.
             causal = None if self.spec.mixed else self.spec.causal and not newest
         size = self.block if block == "model" else block
+        # BD3LM's samplers hide all keys from padded queries, those of the same weights without blocks hide padded keys only.
+        padded = "none" if size is not None and self.spec.optional_blocks else self.spec.padded
         return ForwardContext(
             real,
             causal,
-            self.spec.padded,
+            padded,
             queries or {},
             policy,
             recorder,
