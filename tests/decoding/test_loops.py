@@ -13,6 +13,7 @@ from tests.decoding import naive_loops
 from tests.helpers import golden
 
 import sinkscope as ss
+from sinkscope.decoding import decoding_from_options
 
 EOS, EOT, MASK = 480, 506, 504
 DREAM_MASK = 501
@@ -237,3 +238,17 @@ def test_guidance_honours_padding_where_the_official_mmada_drops_it() -> None:
     again = ss.generate(model, changed, decoding, attention_mask=mask).states
     assert torch.equal(again[:, 0, 4:], padded[:, 0, 4:])
     assert not torch.equal(padded[:, 0], free[:, 0])
+
+
+@pytest.mark.parametrize(("length", "block"), [(40, 40), (100, 25), (48, 24), (64, 32), (8, 8), (67, 67)])
+def test_a_length_alone_gets_blocks_that_fill_it(length: int, block: int) -> None:
+    """The divisor nearest to the usual 32 as a ratio; what is written out stays as it is, or is refused."""
+    for family in ("llada", "mmada", "nemotron"):
+        decoding: Any = decoding_from_options(family, {"length": length})
+        assert decoding.block == block
+    assert decoding_from_options("a2d", {"length": length}) == ss.MdlmDecoding(length=length)
+    with pytest.raises(ss.InputError, match="not a multiple"):
+        decoding_from_options("llada", {"length": length, "block": 11})
+    if length % 32:
+        with pytest.raises(ss.InputError, match="not a multiple"):
+            ss.LladaDecoding(length=length)

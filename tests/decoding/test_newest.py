@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -333,25 +336,66 @@ def test_loops_that_read_their_prompt_first_are_recorded_with_and_without_a_cach
         assert ("prefill_received" in run.trace.dataset) == cache
 
 
+def official_canvases(folder: Any, ids: torch.Tensor, seed: int, **options: Any) -> torch.Tensor:
+    """What transformers' own loop gives for a DiffusionGemma checkpoint."""
+    network = type(golden.model("diffusion_gemma").network).from_pretrained(folder, dtype=torch.float32)
+    torch.manual_seed(seed)
+    theirs = network.generate(ids, **options)
+    return theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
+
+
 def test_what_is_none_is_switched_off_as_officially() -> None:
-    """Against transformers' own loop: no temperature, no early stop."""
+    """Against transformers' own loop: no temperature, no early stop, no padding behind an end token; starts of all rows."""
     from transformers.models.diffusion_gemma.generation_diffusion_gemma import EntropyBoundSamplerConfig
 
-    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 14)[None]
+    model, ids = golden.model("diffusion_gemma"), torch.arange(3, 25).view(2, 11)
     assert ss.DiffusionGemmaDecoding(t_min=None).t_max is None
     assert ss.DiffusionGemmaDecoding(confidence_threshold=None).stability_threshold is None
-    network = type(model.network).from_pretrained(golden.checkpoint("diffusion_gemma"), dtype=torch.float32)
-    for options in ({"t_max": None}, {"stability_threshold": None}, {"t_min": None, "confidence_threshold": None}):
-        run = ss.generate(
-            model, ids, ss.DiffusionGemmaDecoding(length=8, steps=3, entropy_bound=2.0, eos=None, **options), seed=5
-        )
-        torch.manual_seed(5)
-        theirs = network.generate(
-            ids, max_new_tokens=8, max_denoising_steps=3, sampler_config=EntropyBoundSamplerConfig(entropy_bound=2.0),
-            eos_token_id=None, pad_token_id=None, **options,
-        )  # fmt: skip
-        found = theirs if isinstance(theirs, torch.Tensor) else theirs.sequences
-        assert torch.equal(run.output, found)
+    options: dict[str, Any] = {"entropy_bound": 2.0, "steps": 3, "length": 24, "eos": None}
+    theirs = {
+        "max_new_tokens": 24, "max_denoising_steps": 3, "sampler_config": EntropyBoundSamplerConfig(entropy_bound=2.0),
+        "eos_token_id": None, "pad_token_id": None,
+    }  # fmt: skip
+    ends, start = [1, 7, 11, 30], torch.arange(40, 56).view(2, 8)
+    for changed, official in (
+        ({"t_max": None}, {"t_max": None}),
+        ({"stability_threshold": None}, {"stability_threshold": None}),
+        ({"t_min": None, "confidence_threshold": None}, {"t_min": None, "confidence_threshold": None}),
+        ({"eos": tuple(ends), "pad": None}, {"eos_token_id": ends}),
+        ({"eos": tuple(ends), "pad": 5}, {"eos_token_id": ends, "pad_token_id": 5}),
+        ({"start": start.tolist()}, {"decoder_input_ids": start}),
+    ):
+        run = ss.generate(model, ids, ss.DiffusionGemmaDecoding(**(options | changed)), seed=5)
+        expected = official_canvases(golden.checkpoint("diffusion_gemma"), ids, 5, **(theirs | official))
+        assert torch.equal(run.output, expected), changed
+    rows = ss.generate(model, ids, ss.DiffusionGemmaDecoding(**options, start=start.tolist()), seed=[5, 6])
+    alone = ss.generate(model, ids[1:], ss.DiffusionGemmaDecoding(**options, start=start[1].tolist()), seed=6)
+    assert torch.equal(rows.sequences[1], alone.sequences[0])
+    with pytest.raises(ss.InputError, match="one for each row"):
+        ss.generate(model, ids.repeat(2, 1), ss.DiffusionGemmaDecoding(**options, start=start.tolist()), seed=1)
+
+
+def test_generation_config_says_what_holds_where_nothing_is_given(tmp_path: Any) -> None:
+    """As in transformers' own loop; what is given holds, and without a word in the file identities are as they were."""
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint("diffusion_gemma"), folder)
+    stored = {
+        "t_min": 0.1, "t_max": 2.0, "stability_threshold": 0, "confidence_threshold": 1.5, "max_denoising_steps": 6,
+        "sampler_config": {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 3.0}, "pad_token_id": 0,
+    }  # fmt: skip
+    (folder / "generation_config.json").write_text(json.dumps(stored), encoding="utf-8")
+    model, ids = ss.load(folder, device="cpu", dtype="float32"), torch.arange(3, 14)[None]
+    common: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None}
+    for given in ({}, {"t_max": 0.5}, {"stability_threshold": None}):
+        run = ss.generate(model, ids, ss.DiffusionGemmaDecoding(length=16, eos=None, **given), seed=3)
+        assert torch.equal(run.output, official_canvases(folder, ids, 3, **common, **given)), given
+        assert run.decoding.entropy_bound == 3.0
+    usual = ss.DiffusionGemmaDecoding(length=16, eos=None, defaults="library")
+    run = ss.generate(model, ids, usual, seed=3)
+    silent = ss.generate(golden.model("diffusion_gemma"), ids, ss.DiffusionGemmaDecoding(length=16, eos=None), seed=3)
+    assert torch.equal(run.sequences, silent.sequences)
+    assert silent.decoding == ss.DiffusionGemmaDecoding(length=16, eos=None, canvas=8)
+    assert {"pad", "defaults", "start", "canvas"}.isdisjoint(ss.DiffusionGemmaDecoding().as_dict())
 
 
 def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:
@@ -388,3 +432,36 @@ def test_behind_a_pad_the_next_token_is_predicted_from_a_query_that_saw_nothing(
         )  # fmt: skip
         ours = [state[:, : theirs.shape[1]] for state, theirs in zip(run.states, states, strict=True)]
         assert all(map(torch.equal, ours, states))
+
+
+def test_every_row_of_a_nemotron_batch_has_a_plan_of_its_own() -> None:
+    """A row whose seed is no mask has one mask and one step less than another, also if it predicts a mask and keeps that."""
+    model = copy.copy(golden.model("nemotron_diffusion"))
+    mask, calls = int(model.ids.mask or 0), iter(range(10))
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        call, logits = next(calls), torch.zeros(*hidden.shape[:-1], model.shape.vocabulary)
+        if hidden.shape[1] == 1:  # the seeds
+            logits[0, 0, mask] = logits[1, 0, 5] = 9
+            return logits
+        logits[..., 7] = torch.tensor([9.0, 8, 7, 6])
+        if call == 1:
+            logits[1, 3, mask] = 20
+        return logits
+
+    model.head = head  # type: ignore[method-assign]
+    ids = torch.arange(3, 17).view(2, 7)
+    run = ss.generate(model, ids, ss.NemotronDecoding(length=4, block=4, threshold=None, eos=None))
+    assert run.sequences[:, 7:].tolist() == [[7, 7, 7, 7], [5, 7, 7, mask]]
+
+
+def test_an_empty_prompt_is_the_beginning_token_where_logits_are_shifted() -> None:
+    model = golden.model("a2d_bd3lm")
+    shifted = ss.Bd3lmDecoding(length=8, block=4, steps=4, shifted=True)
+    begun = ss.generate(model, [[model.ids.bos], [3, 4]], shifted)
+    assert torch.equal(ss.generate(model, [[], [3, 4]], shifted).states, begun.states)
+    alone = ss.generate(model, [[model.ids.bos]], shifted).states
+    for empty in ([[]], torch.zeros(1, 0, dtype=torch.long)):
+        assert torch.equal(ss.generate(model, empty, shifted).states, alone)
+        with pytest.raises(ss.InputError, match="prompt is empty"):
+            ss.generate(model, empty, ss.Bd3lmDecoding(length=8, block=4, steps=4))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sinkscope.models.model import Model
 
 
-IDS = ("eos", "stop", "stop_at", "eot_id", "end_think_id", "start")
+IDS = ("eos", "stop", "stop_at", "eot_id", "end_think_id", "pad", "start")
 """Options that are token ids."""
 
 
@@ -45,6 +46,7 @@ class Decoding:
         reusable: whether its loop says which columns it wants, so that steps can be approximate.
         mask_tokens: its states hold mask tokens, so that the model must have one.
         brief: options for answers of at most 64 tokens, as those of the generated tasks are; empty: its defaults.
+        whole_blocks: its length must be whole blocks.
 
     >>> decoding = ss.LladaDecoding(length=16, block=8)
     >>> decoding.kind, decoding.new_tokens, decoding.steps
@@ -60,6 +62,7 @@ class Decoding:
     reusable: ClassVar[bool] = False
     mask_tokens: ClassVar[bool] = True
     brief: ClassVar[Mapping[str, Any]] = {}
+    whole_blocks: ClassVar[bool] = False
 
     # ---- what it knows about itself
 
@@ -82,6 +85,10 @@ class Decoding:
     def suited(self, model: Model) -> Decoding:
         """The same with what only the model knows filled in."""
         return self
+
+    def prompted(self, model: Model, prompts: Any) -> Any:
+        """The prompts of a user as the loop takes them, before they are checked."""
+        return prompts
 
     def laid_out(self, model: Model, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
         """Prompts Long [B, P] and padding Bool [B, P], on the left, as the loop wants them; None: as the family has them."""
@@ -135,9 +142,12 @@ class Decoding:
 
     def as_dict(self) -> dict[str, Any]:
         """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
-        later = {item.name for item in dataclasses.fields(self) if item.metadata.get("later")}
+        later = {item.name: item.default for item in dataclasses.fields(self) if item.metadata.get("later")}
         options = dataclasses.asdict(self).items()
-        return {"kind": self.kind, **{name: value for name, value in options if value is not None or name not in later}}
+        return {
+            "kind": self.kind,
+            **{name: value for name, value in options if name not in later or value != later[name]},
+        }
 
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""
@@ -296,6 +306,9 @@ def option_fields(family: str) -> dict[str, dataclasses.Field[Any]]:
 def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
     """The decoding of a family with these options: the first registered one that has them all, readings last.
 
+    Where a length is given and no block, and the usual blocks do not fit, they are of the size that does and is nearest to the
+    usual one as a ratio: 40 tokens are one block of 40, 100 are four of 25.
+
     Args:
         where: what the options belong to, for messages.
     """
@@ -306,6 +319,16 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         raise InputError(f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}")
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
+            length, usual = options.get("length"), getattr(kind, "block", 0)
+            if (
+                kind.whole_blocks
+                and "block" not in options
+                and isinstance(length, int)
+                and length > 0
+                and length % usual
+            ):
+                fitting_sizes = (size for size in range(1, length + 1) if not length % size)
+                options = {**options, "block": min(fitting_sizes, key=lambda size: abs(math.log(size / usual)))}
             return kind(**{name: _frozen(value) for name, value in options.items()})
     for option in options:
         one_of(f"{prefix}option of {family} models", option, option_fields(family))

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, whole
+from sinkscope.base.checks import at_least, one_of, whole
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, until
 from sinkscope.decoding.blocks import Blocks, draw, placed
@@ -30,6 +30,9 @@ from sinkscope.models.model import Model
 
 CANVAS = 256
 """The canvas of released models."""
+
+STORED = ("steps", "t_min", "t_max", "stability_threshold", "confidence_threshold", "entropy_bound")
+"""Options whose defaults generation_config.json may name."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,9 @@ class _Canvas:
 class DiffusionGemmaDecoding(Decoding):
     """DiffusionGemma's generate.
 
+    Officially generation_config.json says what holds where a caller gives nothing: here it replaces options that stand at their
+    defaults (steps, entropy bound, temperatures, thresholds), unless `defaults` is "library".
+
     Attributes:
         length: new tokens, rounded up to whole canvases. steps: of a canvas at most.
         entropy_bound: a step accepts tokens in the order of their entropy (nats), while that of the surer ones adds up to this.
@@ -63,7 +69,10 @@ class DiffusionGemmaDecoding(Decoding):
         stability_threshold, confidence_threshold: a row stops when its arg max is that of so many steps before, and its mean
             entropy is below the second; one of them None: it does not stop early.
         eos: ids behind which a row ends; "model": the model's own, None: none.
-        canvas: columns; None: as the checkpoint says. start: tokens of the first canvas; None: random ones.
+        canvas: columns; None: as the checkpoint says.
+        start: tokens of the first canvas, of all rows, or of each row, one behind the other; None: random ones.
+        pad: what follows an end token; "model": the model's pad token, None: what the canvas has there.
+        defaults: "library": options at their defaults hold, whatever generation_config.json says.
 
     >>> ss.DiffusionGemmaDecoding(length=300, steps=16).new_tokens
     512
@@ -79,6 +88,8 @@ class DiffusionGemmaDecoding(Decoding):
     eos: str | int | tuple[int, ...] | None = "model"
     canvas: int | None = later_option()
     start: tuple[int, ...] | None = later_option()
+    pad: int | Literal["model"] | None = later_option("model")
+    defaults: Literal["model", "library"] = later_option("model")
 
     kind: ClassVar[str] = "diffusion_gemma"
     families: ClassVar[tuple[str, ...]] = ("diffusion_gemma",)
@@ -106,18 +117,29 @@ class DiffusionGemmaDecoding(Decoding):
         if self.canvas is not None:
             whole("canvas", self.canvas, 1)
         object.__setattr__(self, "eos", checked_ends(self.eos))
-        object.__setattr__(self, "start", None if self.start is None else tuple(self.start))
-        for number in self.start or ():
-            whole("start", number, 0)
+        if self.start is not None:
+            rows: Any = [row if isinstance(row, (list, tuple)) else [row] for row in self.start]
+            object.__setattr__(self, "start", tuple(whole("start", number, 0) for row in rows for number in row))
+        if self.pad not in ("model", None):
+            whole("pad", self.pad, 0)
+        one_of("defaults", self.defaults, ("model", "library"))
 
     def suited(self, model: Model) -> Decoding:
-        """With the canvas of the checkpoint."""
+        """With the canvas of the checkpoint, and what its generation_config.json says."""
         known = int(model.network.config.canvas_length)
         if self.canvas not in (None, known):
             raise InputError(f"the canvas of {model.source} has {known} columns, not {self.canvas}; leave out canvas")
-        if self.start is not None and len(self.start) != known:
-            raise InputError(f"start should be a canvas of {known} ids, got {len(self.start)}")
-        return replace(self, canvas=known)
+        if self.start is not None and (not self.start or len(self.start) % known):
+            raise InputError(f"start should be a canvas of {known} ids, or one for each row, got {len(self.start)}")
+        stored = model.checkpoint.generation_config if self.defaults == "model" else {}
+        sampler = stored.get("sampler_config")
+        stored = stored | (sampler if isinstance(sampler, dict) else {}) | {"steps": stored.get("max_denoising_steps")}
+        settings = {
+            name: stored[name]
+            for name in STORED
+            if stored.get(name) is not None and getattr(self, name) == getattr(type(self), name)
+        }
+        return replace(self, canvas=known, **settings)
 
     @property
     def block(self) -> int:
@@ -163,9 +185,18 @@ class DiffusionGemmaDecoding(Decoding):
         alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
         first = self._drawn(engine.model, streams, alive)
         if self.start is not None:  # the random one was drawn all the same
-            first = torch.tensor(self.start, device=x.device).expand_as(first)
+            first = self._given(engine.prompts.rows, first)
         x[:, prompt : prompt + self.block] = first
         return x, self._steps(engine, x, prompt, streams, alive)
+
+    def _given(self, rows: tuple[int, ...], like: Tensor) -> Tensor:
+        """The first canvas Long [B, n] of these rows of the batch, from the options."""
+        canvases = torch.tensor(self.start, device=like.device).view(-1, self.block)
+        if len(canvases) == 1:
+            return canvases.expand_as(like)
+        if max(rows) >= len(canvases):
+            raise InputError(f"start holds {len(canvases)} canvases; give one for each row, or one for all")
+        return canvases[list(rows)]
 
     def _drawn(self, model: Model, streams: Streams, rows: Tensor) -> Tensor:
         """Random tokens Long [B, n]."""
@@ -265,16 +296,16 @@ class DiffusionGemmaDecoding(Decoding):
         turned = _Canvas(after, noise, best, soft, history, stopped)
         return turned, accepted, tokens, spread.gather(-1, tokens[..., None])[..., 0]
 
-    @staticmethod
     def _finished(
-        x: Tensor, best: Tensor, start: int, ended: Tensor, ends: Tensor, model: Model, rows: Tensor
+        self, x: Tensor, best: Tensor, start: int, ended: Tensor, ends: Tensor, model: Model, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The state with a canvas that is done, and Bool [B]: rows that have ended; padding behind their end."""
         is_end = torch.isin(best, ends)
-        if model.ids.pad is not None and len(ends):
+        pad = model.ids.pad if self.pad == "model" else self.pad
+        if pad is not None and len(ends):
             count = is_end.long().cumsum(1)
             behind = (count > 0) & ~((count == 1) & is_end)
-            best = best.masked_fill(behind | ended[:, None], model.ids.pad)
+            best = best.masked_fill(behind | ended[:, None], pad)
         here = x[:, start : start + best.shape[1]]
         here[rows] = best[rows]
         return x, ended | is_end.any(1)

@@ -200,7 +200,7 @@ class Plan:
     def _prompts(self, rows: Rows) -> Prompts:
         lengths, unseen = self._lengths(rows), rows.offset if self.batch.right else 0
         every = lengths[:1] if self.alone else [length - unseen for length in self.batch.lengths]
-        return Prompts(tuple(lengths), min(every), max(every), self.alone)
+        return Prompts(tuple(lengths), min(every), max(every), self.alone, tuple(rows.rows))
 
     def _padding(self, rows: Rows) -> Tensor | None:
         """Bool [b, n]: the padding of prompts and answers; None where nothing is padded."""

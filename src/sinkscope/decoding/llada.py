@@ -139,6 +139,7 @@ class BlockDecoding(Decoding):
     remasking: Literal["low_confidence", "random"] = "low_confidence"
 
     brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "block": 32}
+    whole_blocks: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     """Whether confidence is computed in float64 instead of the logits' dtype."""
 

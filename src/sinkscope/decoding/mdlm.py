@@ -37,6 +37,7 @@ class MdlmDecoding(BlockDecoding):
 
     kind: ClassVar[str] = "mdlm"
     families: ClassVar[tuple[str, ...]] = ("a2d",)
+    whole_blocks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("length", "steps", "block"):

@@ -104,6 +104,16 @@ class Bd3lmDecoding(Decoding):
         """Whole blocks."""
         return -(-length // self.block) * self.block
 
+    def prompted(self, model: Model, prompts: Any) -> Any:
+        """Shifted models predict the first token from one before it: an empty prompt becomes the beginning token."""
+        rows = prompts.tolist() if isinstance(prompts, Tensor) else prompts
+        if not self.shifted or model.ids.bos is None or not isinstance(rows, (list, tuple)):
+            return prompts
+        empty = [isinstance(row, list) and not row for row in rows]
+        return (
+            [[model.ids.bos] if none else row for row, none in zip(rows, empty, strict=True)] if any(empty) else prompts
+        )
+
     def laid_out(self, model: Model, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
         """Prompts padded on the left to whole blocks of the longest one."""
         pad = _pad(model)

@@ -42,7 +42,8 @@ class NemotronDecoding(Decoding):
         causal_context: prompt and finished blocks are read causally, and a block begins with the causal model's next token; else
             both ways, and a block begins as masks.
         temperature: 0 takes the arg max; above, candidates come with Gumbel noise, and seeds are drawn.
-        eos: ids that end an answer; "model": the model's own, None: none.
+        eos: ids that end an answer; "model": the model's own, None: none. (**The official `eos_token_id=None` means the model's
+            own**: it is `eos="model"` here.)
         max_thinking_tokens, end_think_id: the id that is written behind so many answer tokens, where no earlier block has it.
 
     >>> ss.NemotronDecoding(length=64, block=32, threshold=0.9).max_steps
@@ -63,6 +64,7 @@ class NemotronDecoding(Decoding):
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = True
+    whole_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("length", "block"):
@@ -150,8 +152,8 @@ class NemotronDecoding(Decoding):
         for start in range(prompt, prompt + self.length, self.block):
             end = start + self.block
             left = torch.zeros_like(alive)  # rows that an end token took out of this block
-            plan = even_plan(int((x[:, start:end] == mask_id).sum(1).max()), self.block)
-            for count in plan:
+            masks = (x[:, start:end] == mask_id).sum(1).tolist()
+            for counts in zip(*(even_plan(count, self.block) for count in masks), strict=True):
                 masked = x[:, start:end] == mask_id
                 going = alive & ~left
                 going = going & masked.any(1) if alone else going & bool(masked.any())
@@ -160,7 +162,7 @@ class NemotronDecoding(Decoding):
                 logits = engine.model.head(blocks.denoise(x, end, going))
                 tokens, confidence = noisy(logits, self.temperature, streams, going)
                 if self.threshold is None:
-                    chosen, ties = transferred(confidence, masked, count)
+                    chosen, ties = transferred(confidence, masked, counts)
                 else:
                     scores = confidence.masked_fill(~masked, float("-inf"))
                     chosen, found = confident(scores, self.threshold, None)

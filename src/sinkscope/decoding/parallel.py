@@ -12,9 +12,9 @@ from sinkscope.base.checks import at_least, share
 from sinkscope.base.errors import InputError
 
 
-def later_option() -> Any:
-    """A field that came after records were first written: None is off, and is left out of JSON, so that those still match."""
-    return dataclasses.field(default=None, kw_only=True, metadata={"later": True})
+def later_option(default: Any = None) -> Any:
+    """A field that came after records were first written: its default is left out of JSON, so that those still match."""
+    return dataclasses.field(default=default, kw_only=True, metadata={"later": True})
 
 
 def check_parallel(threshold: object, factor: object, length: int, steps: int, confidence: str | None = None) -> None:

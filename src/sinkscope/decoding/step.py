@@ -185,12 +185,14 @@ class Prompts:
     Attributes:
         lengths: tokens of each row of the group. shortest, longest: of the whole batch.
         alone: each row runs as in a batch of one, else as the official loop does for a batch.
+        rows: the numbers of the group's rows in the batch.
     """
 
     lengths: tuple[int, ...] = ()
     shortest: int = 0
     longest: int = 0
     alone: bool = True
+    rows: tuple[int, ...] = (0,)
 
 
 class ForwardRecorder(CallRecorder, Protocol):

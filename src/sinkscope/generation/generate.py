@@ -92,7 +92,7 @@ def generate(
         from sinkscope.reuse.acting import acting  # without a rule nothing of it is needed
 
         rule = acting(reuse, model, decoding, policy, recorded)
-    batch = encode(model, prompts, attention_mask)
+    batch = encode(model, decoding.prompted(model, prompts), attention_mask)
     layout = decoding.laid_out(model, batch.ids, batch.real)
     batch = batch if layout is None else PromptBatch(*layout)
     plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, rule)
