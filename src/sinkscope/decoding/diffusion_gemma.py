@@ -11,7 +11,7 @@ canvases of a row that has ended everything becomes padding. With a stream for e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -118,7 +118,8 @@ class DiffusionGemmaDecoding(Decoding):
             whole("canvas", self.canvas, 1)
         object.__setattr__(self, "eos", checked_ends(self.eos))
         if self.start is not None:
-            rows: Any = [row if isinstance(row, (list, tuple)) else [row] for row in self.start]
+            given: Sequence[Any] = self.start
+            rows = [row if isinstance(row, (list, tuple)) else [row] for row in given]
             object.__setattr__(self, "start", tuple(whole("start", number, 0) for row in rows for number in row))
         if self.pad not in ("model", None):
             whole("pad", self.pad, 0)
