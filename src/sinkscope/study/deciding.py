@@ -1,13 +1,16 @@
 """Which claims a study can decide, before it runs: its cells with planted results, judged by the rules themselves.
 
-Eight outcomes are planted, each as clear as the documents allow: masks hit every sink, and mass-matched controls remove as much.
-What the rules leave open under all of them, no result of the study can decide.
+Of scores eight outcomes are planted, each as clear as the documents allow: masks hit every sink, and mass-matched controls remove
+as much. Of traces everything that a rule asks for is planted, on either side of its limit. What the rules leave open under all of
+them, no result of the study can decide.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,7 +24,7 @@ from sinkscope.study.names import control, pooled
 from sinkscope.study.spec import CAUSAL
 from sinkscope.tasks.reading import ReadTask
 from sinkscope.tasks.registry import base_and_scheme
-from sinkscope.verdicts import Measure, Side, Status
+from sinkscope.verdicts import Measure, Status, Verdict
 from sinkscope.verdicts.measures import Kind, Measures
 from sinkscope.verdicts.questions import CLAIMS, Claim
 from sinkscope.verdicts.verdict import point
@@ -32,8 +35,8 @@ CONDITION = (
 )
 MOST = 100
 """Documents beyond these decide nothing that these do not."""
-NEAR = 0.02
-"""Half of the distance of a planted measure of traces from its limit."""
+FAR = 10.0
+"""Where measures of traces are planted: beyond every limit."""
 
 Lost = Callable[[Cell], float]
 """The share of a cell's answers that is lost."""
@@ -145,6 +148,9 @@ def _decided(measures: Measures, kind: Kind) -> Iterator[tuple[str, Status]]:
 
 # ---- traces --------------------------------------------------------------------------------------
 
+Side = Callable[[str], int]
+"""Where a measure is planted, by its model and name: +1 far above every limit, −1 far below."""
+
 
 class Traced(NamedTuple):
     """What the cells of one model, decoding and set of traces record."""
@@ -156,8 +162,25 @@ class Traced(NamedTuple):
     decoding: str
 
 
+@dataclass(frozen=True)
+class Planted(dict[str, Estimate]):
+    """The estimates of a model: everything but what is missing, where `side` says. interval: one document has none."""
+
+    model: str
+    side: Side
+    missing: Container[str]
+    interval: bool
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The estimate that a rule asks for."""
+        if name in self.missing:
+            return default
+        value = FAR * self.side(f"{self.model}: {name}")
+        return Estimate(value, value - 1, value + 1) if self.interval else point(value)
+
+
 def _traced(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
-    """(part, claim, status) where measures lie clearly on one side of their limits, or on the other."""
+    """(part, claim, status) with what each rule asks for on either side of its limit."""
     sets: dict[Traced, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.kind == "trace" and cell.exact:
@@ -168,62 +191,51 @@ def _traced(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
         if plain is None:
             continue
         policies = {cell.policy for cell in own}
-        families = {other.family for other in sets if traced._replace(model=other.model, family=other.family) == other}
+        kinds = (Kind.TRACES, Kind.PAIRS) if POLICY in policies else (Kind.TRACES,)
+        beside = [traced, *(other for other in sets if other.model != traced.model and other[2:] == traced[2:])]
         for claim in CLAIMS:
-            if not claim.concerns(traced.family) or claim.kind not in (Kind.TRACES, Kind.PAIRS):
-                continue
-            for sign in (1, -1):
-                planted = _planted(claim, sign, plain, families, policies)
-                verdict = claim.verdict(planted)
-                if verdict.decided:
-                    yield part_of(plain), claim.name, verdict.status
+            if claim.kind in kinds and claim.concerns(traced.family):
+                planted = partial(_planted, claim, beside, _missing(plain, policies), len(plain.documents))
+                for verdict in every_way(planted):
+                    if verdict.decided:
+                        yield part_of(plain), claim.name, verdict.status
 
 
-def _planted(claim: Claim, sign: int, cell: Cell, families: set[str], policies: set[str]) -> Measures:
-    """The measures of a claim, beyond their limits to one side. One document has no interval."""
-    options, n = claim.options, len(cell.documents)
-    family = cell.experiment.model.family
-
-    def beyond(measure: Measure, limit: float, way: int, of: str = "") -> dict[str, Estimate]:
-        if measure in _missing(cell):
-            return {}
-        value = limit + 2 * NEAR * way
-        estimate = Estimate(value, value - NEAR, value + NEAR) if n > 1 else point(value)
-        if measure == Measure.WITH:
-            # Tables hold the heads without a sink, so value and bounds are turned round.
-            return {Measure.WITHOUT.named(): Estimate(1 - value, 1 - estimate.high, 1 - estimate.low)}
-        return {measure.named(of): estimate}
-
-    others: tuple[Measures, ...] = ()
-    estimates: dict[str, Estimate] = {}
-    if claim.decide == "against":
-        way = sign if Side(options.get("side", "above")) == Side.ABOVE else -sign
-        estimates = beyond(Measure[options["measure"]], options["limit"], way, options.get("of", ""))
-    elif claim.decide == "either":
-        estimates = beyond(Measure[options["wanted"]], options["limit"], sign, options.get("of", ""))
-        estimates |= beyond(Measure[options["opposite"]], options["limit"], -sign, options.get("opposite_of", ""))
-        estimates |= beyond(Measure.MOVING_BEYOND, 0.5, 1)
-    elif claim.decide == "drifts":
-        estimates = beyond(Measure.DRIFT, 0.1 * options["sign"], sign * options["sign"], "position")
-        estimates |= {Measure.TIES.named(): point(0.0)} | beyond(Measure.BLOCK_P, 0.0, 1)
-        estimates |= {Measure.BLOCK_P.named(): point(0.0)} if Measure.BLOCK_P.named() in estimates else {}
-    elif claim.decide == "fewer_than" and options["family"] in families:
-        estimates = beyond(Measure.SINKS, 1.0, -2 * sign)
-        others = (Measures("other", options["family"], Kind.TRACES, estimates=beyond(Measure.SINKS, 1.0, 2 * sign)),)
-    elif claim.decide == "later_and_less_sure" and POLICY in policies:
-        estimates = beyond(Measure.CONFIDENCE_OF, 0.0, -sign, LESS) | beyond(Measure.DELAY_OF, 0.0, sign, LESS)
-        if any(control(policy) is not None for policy in policies):
-            estimates |= {Measure.DAMAGE.named(): point(1.0)}
-    return Measures("planted", family, claim.kind, prompts=n, estimates=estimates, others=others)
+def _planted(claim: Claim, beside: Sequence[Traced], missing: set[str], n: int, side: Side) -> Verdict:
+    """The verdict on a claim about the first of these models."""
+    first, *others = (
+        Measures(one.model, one.family, claim.kind, prompts=n, estimates=Planted(one.model, side, missing, n > 1))
+        for one in beside
+    )
+    return claim.verdict(replace(first, others=tuple(others)))
 
 
-def _missing(cell: Cell) -> set[Measure]:
-    """Measures that the recordings of a cell do not give."""
+def every_way(ask: Callable[[Side], Verdict]) -> Iterator[Verdict]:
+    """What a rule says under every choice of sides of what it asks for.
+
+    At first all are high; then each that was asked for is low in turn, with what is asked for then high again, and so on.
+    """
+    todo: list[tuple[int, ...]] = [()]
+    while todo:
+        first, sides = todo.pop(), dict[str, int]()
+
+        def side(name: str, first: tuple[int, ...] = first, sides: dict[str, int] = sides) -> int:
+            if name not in sides:
+                sides[name] = first[len(sides)] if len(sides) < len(first) else 1
+            return sides[name]
+
+        yield ask(side)
+        chosen = tuple(sides.values())
+        todo += [(*chosen[:at], -1) for at in range(len(first), len(chosen))]
+
+
+def _missing(cell: Cell, policies: Iterable[str]) -> set[str]:
+    """Measures that the recordings of a cell do not give, by their names."""
     decoding, capture = cell.experiment.decoding, cell.capture
     blocks = decoding.new_tokens // int(getattr(decoding, "block", 0) or decoding.new_tokens)
-    missing = set() if blocks > 1 else {Measure.BLOCK_P}
+    missing = set() if blocks > 1 else {Measure.BLOCK_P.named()}
     if not getattr(capture, "by_query", False):
-        missing |= {Measure.SPLIT_BEYOND}
+        missing |= {Measure.SPLIT_BEYOND.named()}
     if getattr(capture, "level", "") != "maps":
-        missing |= {Measure.CONFIDENCE_OF, Measure.DELAY_OF}
-    return missing
+        missing |= {Measure.CONFIDENCE_OF.named(LESS), Measure.DELAY_OF.named(LESS)}
+    return missing if any(map(control, policies)) else missing | {Measure.DAMAGE.named()}
