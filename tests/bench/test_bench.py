@@ -22,6 +22,7 @@ from sinkscope.cli import app
 from sinkscope.cli import bench as command
 from sinkscope.decoding.llada import LladaDecoding
 from sinkscope.generation import timing
+from sinkscope.policies import parse_policy
 
 pytestmark = pytest.mark.slow
 
@@ -81,6 +82,9 @@ def test_a_job_is_measured_beside_its_steady_speed_and_the_official_loop(monkeyp
     model = model_of("llada-small", "cpu", "float32")
     plain, masked = job.cases(model, LladaDecoding(length=16, steps=2, block=16))
     assert [case["policy"] for case in (plain, masked)] == ["none", "top:5"]
+    # What it measures is an experiment as a study's cell has it.
+    assert [case["experiment"]["policy"] for case in (plain, masked)] == ["none", parse_policy("top:5").identity()]
+    assert plain["experiment"]["task"]["task"] == "gsm8k"
     assert sum(plain["batches"]) == plain["documents"] == 64
     tokens = sum(length // job.SMALL + 16 for length in job.LENGTHS)
     assert plain["tokens_per_second"] * plain["seconds"] == pytest.approx(2 * tokens)

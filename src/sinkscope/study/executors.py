@@ -56,7 +56,7 @@ class Executor:
     Jobs of one model should come one after the other: a worker keeps the model that it loaded last.
     """
 
-    lost: ClassVar[tuple[type[BaseException], ...]] = ()
+    lost: tuple[type[BaseException], ...] = ()
     """Errors that mean: the worker is gone."""
 
     options: ClassVar[tuple[str, ...]] = ()
@@ -156,7 +156,7 @@ class LocalExecutor(Executor):
     `if __name__ == "__main__"` in the caller's script, and says when a process was killed.
     """
 
-    lost: ClassVar[tuple[type[BaseException], ...]] = (BrokenProcessPool,)
+    lost = (BrokenProcessPool,)
 
     def __init__(self, settings: WorkerSettings) -> None:
         super().__init__(settings)

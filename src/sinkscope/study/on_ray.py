@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from sinkscope.base.errors import InputError
 from sinkscope.study.executors import TRIES, Executor
 from sinkscope.study.worker import Job, JobResult, WorkerSettings, do
 
-try:
-    import ray
-except ImportError as error:
-    raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'") from error
+OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray reads it when it is imported. With "0" it expects no other nodes, on any system, and opens ports on 127.0.0.1 alone."""
+
+if find_spec("ray") is None:
+    raise InputError("--on ray needs Ray: pip install 'sinkscope[ray]'")
 
 
 class RayExecutor(Executor):
@@ -32,15 +35,30 @@ class RayExecutor(Executor):
     Options: address (of a running cluster; "auto" finds one; default: RAY_ADDRESS, else a new one on this machine).
     """
 
-    lost = (ray.exceptions.RayError,)
     options = ("address",)
 
     def __init__(self, settings: WorkerSettings) -> None:
         super().__init__(settings)
-        self._started = ExitStack()
-        if not ray.is_initialized():
-            address = settings.options.get("address") or os.environ.get("RAY_ADDRESS")
-            self._started.enter_context(_connected(address) if address else _own_cluster())
+        address = settings.options.get("address") or os.environ.get("RAY_ADDRESS")
+        connected = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+        with ExitStack() as started:
+            if not (connected or address):
+                # Ray reads the token here, and asks for one in every local cluster whose mode is not set.
+                own = {"RAY_AUTH_MODE": "", "RAY_AUTH_TOKEN": secrets.token_hex(32), OTHER_NODES: "0"}
+                started.enter_context(_environment(own))
+            import ray
+
+            if not connected:
+                started.callback(ray.shutdown)
+                where = {"address": address} if address else {"include_dashboard": False}
+                ray.init(**where, log_to_driver=False, logging_level="ERROR")
+            if not (connected or address) and ray.util.get_node_ip_address() != "127.0.0.1":
+                raise InputError(
+                    "this version of Ray, or one that was imported before, opens ports to the network even for a cluster on one "
+                    "machine; use --on local, or start a cluster yourself and give --option address=…"
+                )
+            self._started = started.pop_all()
+        self.lost = (ray.exceptions.RayError,)
         total = ray.cluster_resources()
         gpus = int(total.get("GPU", 0)) if settings.device != "cpu" else 0
         self.workers = settings.workers or gpus or max(1, int(total.get("CPU", 1)))
@@ -59,39 +77,13 @@ class RayExecutor(Executor):
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[None]:
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Inside, these variables of the environment are so; "": not set."""
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ |= {name: value for name, value in variables.items() if value}
     try:
         yield
     finally:
-        ray.shutdown()
-
-
-@contextmanager
-def _own_cluster() -> Iterator[None]:
-    """A cluster on this machine that nobody else can reach.
-
-    Ray asks for a token in every local cluster whose mode is not set, and reads the token from the environment. Its ports are
-    open on 127.0.0.1 alone where it does not expect other nodes, as on macOS and Windows; on Linux that has no public option.
-    """
-    from ray._private import ray_constants
-
-    before = {name: os.environ.pop(name, None) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-    expects_nodes = ray_constants.ENABLE_RAY_CLUSTER
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-        if ray.util.get_node_ip_address() != "127.0.0.1":
-            raise InputError(
-                "this version of Ray opens ports to the network even for a cluster on one machine; use --on local, or start a "
-                "cluster yourself and give --option address=…"
-            )
-        yield
-    finally:
-        ray.shutdown()
-        ray_constants.ENABLE_RAY_CLUSTER = expects_nodes
         for name, value in before.items():
             os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+            os.environ |= {} if value is None else {name: value}
