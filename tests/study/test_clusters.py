@@ -74,6 +74,8 @@ def test_a_ray_cluster_that_loses_a_node_gives_the_same_tables(
     study: Path, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two raylets with room for one worker each; one is killed the moment both have a shard in work."""
+    # Ray reads it once in a process, which has a cluster of our own in the next test.
+    monkeypatch.setenv(on_ray.OTHER_NODES, "0")
     import ray
     from ray.cluster_utils import Cluster
 
