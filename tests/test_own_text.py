@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "sinkscope"
 ALLOWED = {
     "base/textform.py": "reads what people write: policies, decodings, captures",
     "cli/bench.py": "reads an option: 128x64",
+    "policies/text.py": "reads what people write: policies",
     "sinks/categories.py": "reads tokens",
     "study/names.py": "sorts names: numbers in them by their value",
     "tasks/battery/__init__.py": "reads a document's id, its key in records",
@@ -58,7 +59,7 @@ ROOMS = ("sinks", "statistics", "verdicts", "inspection", "study", "report", "ge
 READ = {
     "cli/__init__.py": (2, "the name of a module; a warning of a library"),
     "cli/bench.py": (1, "an option"),
-    "cli/inputs.py": (5, "what was typed, and files of prompts"),
+    "cli/inputs.py": (6, "what was typed, and files of prompts"),
     "cli/inspect.py": (1, "the name of a file"),
     "cli/lm_eval.py": (2, "an option; the name of a module"),
     "cli/options.py": (1, "the flag of an option"),
