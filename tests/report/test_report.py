@@ -40,7 +40,7 @@ def test_it_reads_from_the_summary_to_the_settings(report, planted):
     ]
     said = report.js("[...document.querySelectorAll('.found .said')].map((p) => p.textContent)")
     assert said == [of_model(verdicts) for verdicts in read(planted).diagnoses.values()]
-    assert all("(step, head) pairs" in sentence and "needs each head’s" in sentence for sentence in said)
+    assert all("heads and steps" in text and "masking each head’s" in text and text.count(". ") == 0 for text in said)
     text = report.js("document.querySelector('#masking').textContent")
     assert "does not show that a sink matters" in text
     links = report.js("[...document.querySelectorAll('#settings a')].map((a) => a.getAttribute('href'))")
@@ -59,6 +59,7 @@ def test_the_first_screen_is_seen_whole(report, wide, high):
         )
         assert len(ends) == 5
         assert max(ends) <= high
+        assert report.js("document.querySelectorAll('main > section > h2')[1].getBoundingClientRect().top") >= high
 
 
 @pytest.mark.parametrize(("wide", "high"), [(1440, 900), (390, 844)])
@@ -73,6 +74,10 @@ def test_the_first_screen_holds_four_models(shared, tmp_path_factory, wide, high
         )
         assert len(ends) == 5
         assert max(ends) < high
+        assert shared.js("document.querySelectorAll('main > section > h2')[1].getBoundingClientRect().top") >= high
+        themes = shared.js("[...document.querySelectorAll('.theme')].map((e) => e.getBoundingClientRect().height)")
+        assert len(themes) == 5
+        assert max(themes) < high, "a theme of claims fits one screen"
         marks = shared.js(
             "[...document.querySelectorAll('.costs svg use')].map((e) => e.getBoundingClientRect())"
             ".map((box) => [box.left, box.top, box.right, box.bottom])"

@@ -11,13 +11,11 @@ from tests.study import small
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from sinkscope.base.errors import InputError
-from sinkscope.cli.study_outcome import model_line
+from sinkscope.report.study.source import diagnoses
 from sinkscope.study import spec
 from sinkscope.study.cells import outline
 from sinkscope.study.facts import Facts
-from sinkscope.verdicts import Measure, Status, Verdict
-from sinkscope.verdicts.verdict import point
-from sinkscope.verdicts.wording import NEEDS
+from sinkscope.verdicts.wording import of_model
 
 
 def masked_lm(folder: Path) -> Path:
@@ -62,25 +60,8 @@ def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> Non
     (left,) = tables["left_out"].to_dict("records")
     assert (left["task"], left["accuracy"], left["floor"]) == ("word_problems", 0.0, 0.2)
     assert set(tables["results"]["policy"]) == {"none"}
-    line = model_line(tables, str(folder))
-    assert line.startswith("model: ")
-    assert line.endswith("needed: undecided (too few documents, 4)")
-
-
-@pytest.mark.parametrize("unit", ["text", "document"])
-def test_the_last_line_has_both_controls_and_no_minus_nothing(unit: str) -> None:
-    text = unit == "text"
-    sinks = Verdict("sinks", status=Status.SUPPORTED, answer="present", estimate=point(0.92))
-    needs = Verdict(NEEDS, status=Status.SUPPORTED, n=16, estimate=point(0.6), control=point(-0.001), unit=unit)
-    # What keys of equal attention leave of a loss of 60: 50 points, or a probability of 0.4 / 0.9 of theirs.
-    needs = needs.beside_it((Measure.OVER_MASS, point(1 - 0.4 / 0.9 if text else 0.5)))
-    frames = {
-        name: pd.DataFrame([{"model": "m", "verdict": verdict.to_json()}])
-        for name, verdict in (("diagnosis", sinks), ("needs", needs))
-    }
-    lost = "% of a token’s probability" if text else "points"
-    said = f"needed: yes (60 {lost} lost, random keys 0, nearest in attention 10)"
-    assert model_line(frames, "m") == f"m: sinks in 92% of heads and steps; {said}"
+    (told,) = diagnoses(tables).values()
+    assert of_model(told).endswith("; what masking each head’s strongest sink costs is undecided: 4 texts are too few.")
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 
 from sinkscope.statistics import CLEARANCE, Estimate
 from sinkscope.verdicts import Measure, Number, Reason, Side, Status, Verdict, certain, decide
-from sinkscope.verdicts.wording import counted, evidence, of_model
+from sinkscope.verdicts.verdict import point
+from sinkscope.verdicts.wording import bounded_below, counted, evidence, of_model, why
 
 ABOVE, BELOW = Side.ABOVE, Side.BELOW
 
@@ -98,19 +99,56 @@ def test_a_model_in_one_sentence():
     found = {"sinks": present, "drains or hubs": hubs, "moving": mixed, "needs its strongest keys": needs}
     said = of_model(found)
     assert said == (
-        "Sinks in 43 % (41 to 46) of (step, head) pairs, mostly hubs, some fixed and some moving. It needs each head’s strongest "
-        "key: masking it costs 81 points (49 to 96), a random key 6 (−10 to 21)."
+        "Sinks in 43 % (41 to 46) of heads and steps, mostly hubs, some fixed and some moving; masking each head’s strongest key "
+        "costs 81 points (49 to 96), random keys 6 (−10 to 21): that sinks are the reason is open."
+    )
+    assert of_model(found, brief=True) == (
+        "Sinks in 43 % of heads and steps; masking each head’s strongest key costs 81 points, random keys 6: that sinks are the "
+        "reason is open."
     )
     assert counted(found) == "3 prompts and 16 documents"
     for verdict, part in (
-        (needs.settled(Status.CONTRADICTED), "It hardly needs"),
-        (needs.undecided(Reason.CONTROL_TOO), "masking random keys costs that too"),
-        (Verdict(reason=Reason.NOT_MEASURED), "Whether it needs them is undecided (not measured)"),
+        (needs.settled(Status.CONTRADICTED), "random keys 6 (−10 to 21): hardly anything"),
+        (needs.undecided(Reason.CONTROL_TOO), ": undecided (masking random keys costs that too)"),
+        (needs.undecided(Reason.INTERVAL), "random keys 6 (−10 to 21): undecided."),
+        (Verdict(reason=Reason.NOT_MEASURED), "whether it needs them is undecided (not measured)"),
     ):
         assert part in of_model({**found, "needs its strongest keys": verdict})
     assert "No sinks were found" in of_model({"sinks": present.settled(Status.CONTRADICTED, "none")})
     assert "Whether it has sinks is undecided (not measured)" in of_model({})
     few, text = replace(needs.undecided(Reason.INTERVAL), n=4), replace(needs, unit="text")
-    assert "strongest key is undecided: 4 documents are too few" in of_model({**found, "needs its strongest keys": few})
-    cost = "costs 81 % (49 to 96) of a token’s probability, a random key 6 % (−10 to 21)"
+    assert "strongest key costs is undecided: 4 documents are too few" in of_model(
+        {**found, "needs its strongest keys": few}
+    )
+    cost = "costs 81 % (49 to 96) of a token’s probability, random keys 6 % (−10 to 21)"
     assert cost in of_model({**found, "needs its strongest keys": text})
+
+
+@pytest.mark.parametrize(
+    ("unit", "low", "reached", "said"),
+    [
+        ("document", 0.3, 1.2, "points (60 to 90), keys nearest in attention 30: more than both controls."),
+        ("document", -0.1, 1.0, "keys nearest in attention 30: that sinks are the reason is open."),
+        ("document", 0.3, 0.25, "keys nearest in attention (25 % of it) 30: that sinks are the reason is open."),
+        ("text", 0.3, 0.95, "of a token’s probability, keys nearest in attention 60 %: more than both controls."),
+    ],
+)
+def test_a_loss_is_told_beside_keys_of_like_attention(unit: str, low: float, reached: float, said: str) -> None:
+    """A rule that only asks for more than random keys cost says nothing of why."""
+    lost = Verdict(
+        "needs its strongest keys", status=Status.SUPPORTED, estimate=Estimate(0.8, 0.6, 0.9), n=40, unit=unit
+    )
+    lost = lost.beside_it((Measure.OVER_MASS, Estimate(0.5, low, 0.7), "top:1"), (Measure.MATCHED, point(reached)))
+    assert said in of_model({lost.question: lost})
+
+
+def test_too_few_texts_have_no_interval() -> None:
+    few = replace(VERDICT, unit="text", n=5, estimate=Estimate(0.05, -79.24, 0.99)).undecided(Reason.TOO_FEW)
+    assert evidence(few).startswith("5 points of a token's probability lost; ")
+    assert not bounded_below(few).control.known
+    assert bounded_below(replace(few, n=16)) == replace(few, n=16)
+
+
+def test_every_reason_has_a_word() -> None:
+    assert [reason for reason in Reason if not 0 < len(why(Verdict(reason=reason))) <= 16] == []
+    assert why(VERDICT) == ""

@@ -1,8 +1,7 @@
-"""What `sinkscope study` prints at its end: accuracies, a line for each model, warnings in groups, where the report is."""
+"""What `sinkscope study` prints at its end: accuracies, a sentence for each model, warnings in groups, where the report is."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -10,41 +9,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.text import aligned
+from sinkscope.report.study.source import diagnoses
 from sinkscope.sinks.measures import Masked
 from sinkscope.study import shown
 from sinkscope.study.comparison import untested
 from sinkscope.study.names import control, label, pooled
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.tasks.task import ACCURACY, NATS
-from sinkscope.verdicts import Measure, Reason, Status, Verdict, wording
-from sinkscope.verdicts.wording import NEEDS
+from sinkscope.verdicts import Verdict, wording
 
 if TYPE_CHECKING:
     from sinkscope.study.run import Outcome
 
-WIDTH = 100
+WIDTH, LINES = 100, 30
 TABLES = (("results", "records", ACCURACY, "right answers, % (95 % interval)"),
           ("likelihood", "passages", NATS, "nats per token (what is lost)"))  # fmt: skip
 TAKEN = Masked.REMOVED, Masked.STRONGEST
-NOTHING = Verdict(reason=Reason.NOT_MEASURED)
-YES = {Status.SUPPORTED: "yes", Status.CONTRADICTED: "no"}
-FEW = 8
-"""Under so many documents a model's line says only that they are too few."""
-MOST_WARNINGS = 5
+FEWEST_WARNINGS = 2
 
 
 def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]:
-    """Everything that is printed, without colours, in lines of at most about `WIDTH` characters where names are short."""
+    """Everything that is printed, without colours, in lines of at most about `WIDTH` characters where names are short.
+
+    Of warnings as many as fill `LINES`, the size of a terminal.
+    """
     frames = outcome.frames
     said = [line for table in TABLES for line in _wide(outcome, *table)]
     for table in (shown.REUSE, *(one for plugin in PLUGINS.values() for one in plugin.terminal)):
         said += shown.lines(table, frames.get(table.name))
-    models = [model.name for model in outcome.study.models]
-    for model in models:
-        said += textwrap.wrap(model_line(frames, model), WIDTH, subsequent_indent="    ")
+    told = diagnoses(frames)
+    for model in (one.name for one in outcome.study.models if one.name in told):
+        sentence = f"{_short(model)}: {wording.of_model(told[model], brief=True)}"
+        said += textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
     warnings = list(dict.fromkeys(_warnings(frames, out)))
-    more = [f"… and {len(warnings) - MOST_WARNINGS} more, in the report"] if len(warnings) > MOST_WARNINGS else []
-    said += ["", *warnings[:MOST_WARNINGS], *more] if warnings else []
+    room = max(FEWEST_WARNINGS, LINES - len(said) - 5)
+    more = [f"… and {len(warnings) - room} more, in the report"] if len(warnings) > room else []
+    said += ["", *warnings[:room], *more] if warnings else []
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
     made = f"report: {out}/report.html" if report else "no report; the same command without --no-report makes it"
     return [*said, "", f"{computed}; tables: {out}/tables", made]
@@ -64,31 +64,33 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
     table = outcome.frames.get(name)
     if table is None:
         return
-    asked = outcome.frames[answers].groupby("model")["policy"]
-    order = {model: list(dict.fromkeys(map(pooled, policies))) for model, policies in asked}
+    order = list(dict.fromkeys(map(pooled, outcome.frames[answers]["policy"])))
     several = table.groupby("task")["decoding_name"].nunique() > 1
     for key, group in table.groupby(["task", "decoding_name"], sort=False):
         task, decoding = map(str, key)
-        cells = {(row["model"], row["policy"]): row for row in group.to_dict("records")}
-        keys = {cell: _key(cell[1], row["family"] == "causal") for cell, row in cells.items()}
+        rows = sorted(group.to_dict("records"), key=lambda row: order.index(row["policy"]))
         # Two policies of one model with the same label are told apart by their texts.
-        times = Counter((model, head) for (model, _), head in keys.items())
+        times = Counter((row["model"], _key(row)) for row in rows)
         twice = {head for (_, head), count in times.items() if count > 1}
-        keys = {cell: (cell[1], "") if head in twice else head for cell, head in keys.items()}
+        lines: dict[tuple[str, str], dict[str, dict[Any, Any]]] = {}
+        for row in rows:
+            head = (row["policy"], "") if _key(row) in twice else _key(row)
+            lines.setdefault(head, {})[row["model"]] = row
         counts = " or ".join(map(str, sorted(set(group["n"]))))
         yield f"{task}{f', {decoding}' if several[task] else ''}, {counts} documents: {about}"
         models = [one.name for one in outcome.study.models if one.name in set(group["model"])]
-        fit = max(1, (WIDTH - max(len(key[0]) for key in keys.values())) // 16)
+        fit = max(1, (WIDTH - max(len(head) for head, _ in lines)) // 16)
         for start in range(0, len(models), fit):
             beside = models[start : start + fit]
-            heads = dict.fromkeys(keys[one, name] for one in beside for name in order[one] if (one, name) in keys)
-            at = {(cell[0], keys[cell]): _cell(row, measure) for cell, row in cells.items()}
-            body = [[head, *(at.get((model, (head, like)), "") for model in beside)] for head, like in heads]
             top = ["", *map(_short, beside)]
+            body = [
+                [head, *(_cell(line[one], measure) if one in line else "" for one in beside)]
+                for (head, _), line in lines.items()
+                if line.keys() & set(beside)
+            ]
             if len(models) == 1:
-                by_head = {keys[cell]: row for cell, row in cells.items()}
                 top += [share.heading for share in TAKEN]
-                body = [[*line, *_taken(by_head[head])] for line, head in zip(body, heads, strict=True)]
+                body = [[*cells, *_taken(line[models[0]])] for cells, line in zip(body, lines.values(), strict=True)]
             yield from (*aligned([top, *body]), "")
 
 
@@ -97,10 +99,10 @@ def _short(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2]
 
 
-def _key(policy: str, causal: bool) -> tuple[str, str]:
+def _key(row: dict[Any, Any]) -> tuple[str, str]:
     """The head of a policy's line; what a control stands beside is part of the key."""
-    kind = control(policy)
-    return label(policy, causal), label(kind.like, causal) if kind else ""
+    causal, kind = row["family"] == "causal", control(row["policy"])
+    return label(row["policy"], causal), label(kind.like, causal) if kind else ""
 
 
 def _cell(row: dict[Any, Any], measure: str) -> str:
@@ -114,44 +116,6 @@ def _taken(row: dict[Any, Any]) -> list[str]:
     """What a policy masked."""
     values = [row.get(share) for share in TAKEN]
     return ["" if value is None or value != value else f"{value:.0%}" for value in values]
-
-
-def model_line(frames: Any, model: str) -> str:
-    """A model in one line, from its diagnosis; "" where there is none."""
-    told = [frames[name] for name in ("diagnosis", "needs") if name in frames]
-    verdicts = [Verdict.from_json(text) for table in told for text in table.loc[table["model"] == model, "verdict"]]
-    asked = {verdict.question: verdict for verdict in verdicts}
-    if not asked:
-        return ""
-    sinks, moving, needs = (asked.get(name, NOTHING) for name in ("sinks", "moving", NEEDS))
-    shares = {
-        Status.SUPPORTED: f"sinks in {sinks.estimate.value:.0%} of heads and steps",
-        Status.CONTRADICTED: "no sinks",
-    }
-    moves = f", {moving.answer}" if moving.status == Status.SUPPORTED else ""
-    return f"{_short(model)}: {shares.get(sinks.status, 'sinks undecided')}{moves}; needed: {_needed(needs)}"
-
-
-def _needed(verdict: Verdict) -> str:
-    """Whether it needs them, with the loss and those of its controls: as many random keys, and those nearest in attention."""
-    lost, text = verdict.estimate.value, verdict.unit == "text"
-    if math.isnan(lost) or verdict.reason == Reason.NOTHING_TO_LOSE:
-        return f"undecided ({verdict.reason or Reason.NOT_MEASURED})"
-    if verdict.n < FEW:
-        return f"undecided (too few documents, {verdict.n})"
-    said = f"{_percent(lost)} {'% of a token’s probability' if text else 'points'} lost"
-    if verdict.control is not None:
-        said += f", random keys {_percent(verdict.control.value)}"
-    if (beyond := verdict.number(Measure.OVER_MASS)) is not None:
-        # Shares of a probability multiply, points of accuracy add up.
-        nearest = 1 - (1 - lost) / (1 - beyond.value) if text else lost - beyond.value
-        said += f", nearest in attention {_percent(nearest)}"
-    return f"{YES.get(verdict.status, 'undecided')} ({said})"
-
-
-def _percent(share: float) -> str:
-    """A share in percent, without the sign of a loss that rounds to nothing."""
-    return f"{100 * round(share, 2) + 0.0:.0f}"
 
 
 def _warnings(frames: Any, out: Path) -> Iterator[str]:

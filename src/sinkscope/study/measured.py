@@ -21,6 +21,7 @@ from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.verdicts import Measure, Verdict
 from sinkscope.verdicts.diagnosis import diagnosis
+from sinkscope.verdicts.mask_rules import reached
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import Claim
 from sinkscope.verdicts.verdict import point
@@ -93,7 +94,9 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
         ]
         if asked:
             *_, at, policy = min(asked, key=lambda each: each[:3])
-            verdicts[model] = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(measured_of[at])
+            verdict = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(measured_of[at])
+            # How near its second control came: a sentence that says no more than the verdict has to know.
+            verdicts[model] = verdict.beside_it((Measure.MATCHED, point(reached(measured_of[at], policy))))
     return verdicts
 
 

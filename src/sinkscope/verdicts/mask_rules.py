@@ -126,7 +126,7 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
         return verdict.undecided(verdict.reason or Reason.NO_CONTROL)
     silent, apart, alone = measures.lost(quiet), measures.lost(sinks, base=rest), measures.lost(sinks)
     verdict = verdict.beside_it(
-        (Measure.LOST, silent, "silence"), (Measure.MATCHED, point(_reached(measures, policy))),
+        (Measure.LOST, silent, "silence"), (Measure.MATCHED, point(reached(measures, policy))),
         (Measure.LOST, alone, sinks), (Measure.OVER_OTHERS, apart, sinks),
     )  # fmt: skip
     for name in controls[: 1 + _matched(measures, policy)]:
@@ -235,14 +235,14 @@ def _mass(measures: Measures, policy: str) -> Reason | None:
     control = _mass_control(policy)
     if control in measures.runs and not _matched(measures, policy):
         return Reason.UNMATCHED
-    return _control(measures, policy, control, measures.part_lost(policy, 1 - _reached(measures, policy)))
+    return _control(measures, policy, control, measures.part_lost(policy, 1 - reached(measures, policy)))
 
 
 def _mass_control(policy: str) -> str:
     return f"random({policy}),match=mass"
 
 
-def _reached(measures: Measures, policy: str) -> float:
+def reached(measures: Measures, policy: str) -> float:
     """The attention that the mass-matched control removed, as a share of what the policy did."""
     runs = [measures.runs.get(name) for name in (_mass_control(policy), policy)]
     removed = [math.nan if run is None else run.removed for run in runs]
@@ -250,4 +250,4 @@ def _reached(measures: Measures, policy: str) -> float:
 
 
 def _matched(measures: Measures, policy: str) -> bool:
-    return abs(_reached(measures, policy) - 1) <= MATCHED
+    return abs(reached(measures, policy) - 1) <= MATCHED

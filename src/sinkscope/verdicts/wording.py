@@ -10,6 +10,8 @@ from typing import Any
 from sinkscope.sinks.measures import Form, Measure
 from sinkscope.statistics import Estimate, bounded
 from sinkscope.verdicts.holdings import KIND, KINDS
+from sinkscope.verdicts.mask_rules import MATCHED
+from sinkscope.verdicts.measures import LEAST_TEXTS
 from sinkscope.verdicts.questions import HOLDINGS, Tally
 from sinkscope.verdicts.verdict import Reason, Status, Verdict
 
@@ -31,6 +33,21 @@ MODEL = {
 }  # fmt: skip
 NEEDS = "needs its strongest sinks"
 """A question of studies beside those of `ss.diagnose`."""
+WHY = {
+    "not measured": (Reason.NOT_MEASURED, Reason.NO_CONTROL, Reason.NO_HALVES, Reason.NO_RIVAL, Reason.NOT_JUDGED),
+    "too few": (
+        Reason.NO_INTERVAL, Reason.NONE_SEEN, Reason.TOO_FEW, Reason.TOO_FEW_SEEDS, Reason.TOO_FEW_RIGHT, Reason.NOT_IDENTIFIABLE,
+        Reason.NO_EVENTS,
+    ),
+    "too wide": (Reason.INTERVAL, Reason.NO_MAJORITY), "no sinks": (Reason.NO_SINKS,), "no loss": (Reason.NO_LOSS,),
+    "nothing to lose": (Reason.NOTHING_TO_LOSE, Reason.NOTHING_LEFT, Reason.FLOOR),
+    "sinks missed": (Reason.SINKS_MISSED, Reason.STRONGEST_MISSED), "random too": (Reason.CONTROL_TOO, Reason.CONTROL_MAY),
+    "control unlike": (Reason.UNMATCHED, Reason.UNDAMAGED), "others too": (Reason.OTHERS_MAY, Reason.ELSEWHERE_TOO),
+    "silence differs": (Reason.SILENCE_DISAGREES,), "ties": (Reason.TIES,), "ε decides": (Reason.EPSILON,),
+    "chance": (Reason.EVENTS_UNRELATED, Reason.CHANCE), "easy answers": (Reason.EASY_MAY,),
+    "not of causal": (Reason.NO_MASKS, Reason.CANNOT_MOVE, Reason.NO_BLOCKS),
+}  # fmt: skip
+"""Why nothing is decided, in a word or two: beside an estimate, which may look decided by itself."""
 TO_MEASURE = {
     "drains or hubs": "record norms: capture=ss.Capture(anatomy=True), or --anatomy",
     "needs its strongest keys": "ss.diagnose(trace, unmasked=…, top1=…, random1=…)",
@@ -92,9 +109,18 @@ def measured(measure: Measure, estimate: Estimate, of: str = "", unit: str = "")
     return " ".join(filter(None, (before, shown(estimate, measure.form), label)))
 
 
+def bounded_below(verdict: Verdict) -> Verdict:
+    """Without intervals of too few texts: 1 − exp(−nats lost) has no lower end, and that of five texts was −7924 to 99 points."""
+    if verdict.unit != "text" or verdict.n >= LEAST_TEXTS:
+        return verdict
+    numbers = tuple(number._replace(estimate=_value(number.estimate)) for number in verdict.numbers)
+    control = None if verdict.control is None else _value(verdict.control)
+    return replace(verdict, estimate=_value(verdict.estimate), control=control, numbers=numbers)
+
+
 def evidence(verdict: Verdict) -> str:
     """What a verdict rests on: its estimate, the numbers beside it, and why it is undecided."""
-    parts = []
+    verdict, parts = bounded_below(verdict), []
     if verdict.measure is not None and math.isfinite(verdict.estimate.value):
         parts.append(measured(verdict.measure, verdict.estimate, verdict.of, verdict.unit))
     if verdict.beside:
@@ -113,6 +139,11 @@ def because(verdict: Verdict) -> str:
     few = f" (n = {verdict.n})" if verdict.reason in COUNTED and verdict.n else ""
     limit = f", {verdict.limit:.3g}" if verdict.reason == Reason.INTERVAL and verdict.limit is not None else ""
     return f"{verdict.reason.value}{limit}{few}" if verdict.reason else ""
+
+
+def why(verdict: Verdict) -> str:
+    """The same in a word or two; "" where it is decided."""
+    return next((word for word, reasons in WHY.items() if verdict.reason in reasons), "")
 
 
 def answer(verdict: Verdict) -> str:
@@ -180,20 +211,23 @@ def tallied(tally: Tally) -> str:
     )
 
 
-def of_model(verdicts: Mapping[str, Verdict]) -> str:
-    """A model in two sentences, each on one base of evidence, from question → verdict of its diagnosis."""
+def of_model(verdicts: Mapping[str, Verdict], brief: bool = False) -> str:
+    """A model in one sentence, from question → verdict of its diagnosis: its sinks, and what it costs to mask the strongest.
+
+    brief: without intervals and kinds of sinks, for a terminal.
+    """
     nothing = Verdict(reason=Reason.NOT_MEASURED)
     present = verdicts.get("sinks", nothing)
     needs = next((verdicts[name] for name in (NEEDS, "needs its strongest keys") if name in verdicts), nothing)
     if present.answer == "present":
-        kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL]
-        first = f"Sinks in {shown(present.estimate, 'share')} of (step, head) pairs"
-        first = ", ".join(filter(None, [first, *kinds]))
+        kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL if not brief]
+        share = shown(_value(present.estimate) if brief else present.estimate, "share")
+        sinks = ", ".join(filter(None, [f"Sinks in {share} of heads and steps", *kinds]))
     elif present.status == Status.CONTRADICTED:
-        first = f"No sinks were found ({evidence(present)})"
+        sinks = f"No sinks were found ({evidence(present)})"
     else:
-        first = f"Whether it has sinks is undecided ({because(present)})"
-    return f"{first}. {_needed(needs)}."
+        sinks = f"Whether it has sinks is undecided ({because(present)})"
+    return f"{sinks}; {_cost(needs, brief)}."
 
 
 def counted(verdicts: Mapping[str, Verdict]) -> str:
@@ -202,19 +236,45 @@ def counted(verdicts: Mapping[str, Verdict]) -> str:
     return " and ".join(f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n)
 
 
-def _needed(verdict: Verdict) -> str:
-    """Whether a model needs the strongest sink, or key, of each head."""
+def _cost(verdict: Verdict, brief: bool) -> str:
+    """What masking each head's strongest sink, or key, costs beside both controls, and whether sinks are the reason.
+
+    The verdict asks only for more than random keys cost. Strong keys get more attention than these, so what keys with about as
+    much attention cost stands beside it; a loss that is not certainly larger leaves the reason open.
+    """
     key = f"each head’s {'strongest key' if verdict.of in ('', 'top:1') else verdict.of}"
     if not math.isfinite(verdict.estimate.value):
-        return f"Whether it needs them is undecided ({because(verdict) or Reason.NOT_MEASURED})"
-    if not verdict.decided and 0 < verdict.n < LEAST:
-        return f"Whether it needs {key} is undecided: {verdict.n} documents are too few"
+        return f"whether it needs them is undecided ({because(verdict) or Reason.NOT_MEASURED})"
+    if 0 < verdict.n < (LEAST_TEXTS if verdict.unit == "text" else LEAST) and not verdict.decided:
+        return f"what masking {key} costs is undecided: {verdict.n} {verdict.unit}s are too few"
     form: Form = "share" if verdict.unit == "text" else "points"
-    cost = f"masking it costs {shown(verdict.estimate, form)}"
+    cost = f"masking {key} costs {shown(_value(verdict.estimate) if brief else verdict.estimate, form)}"
     cost += " of a token’s probability" if verdict.unit == "text" else ""
-    if verdict.control is not None:
-        cost += f", a random key {shown(verdict.control, form).replace(' points', '')}"
+    reached = (verdict.number(Measure.MATCHED) or Estimate(math.nan, math.nan, math.nan)).value
+    nearest = "keys nearest in attention" + (f" ({100 * reached:.0f} % of it)" if reached < 1 - MATCHED else "")
+    for name, lost in (("random keys", verdict.control), (nearest, _nearest(verdict))):
+        if lost is not None:
+            cost += f", {name} {shown(_value(lost) if brief else lost, form).replace(' points', '')}"
     if verdict.status == Status.UNDECIDED:
-        but = "" if verdict.reason == Reason.INTERVAL else f", and {because(verdict)}"
-        return f"Whether it needs {key} is undecided: {cost}{but}"
-    return f"It {'needs' if verdict.status == Status.SUPPORTED else 'hardly needs'} {key}: {cost}"
+        return f"{cost}: undecided" + ("" if verdict.reason == Reason.INTERVAL else f" ({because(verdict)})")
+    if verdict.status == Status.CONTRADICTED:
+        return f"{cost}: hardly anything"
+    beyond = verdict.number(Measure.OVER_MASS)
+    both = beyond is not None and beyond.above(0.0) and reached >= 1 - MATCHED
+    return f"{cost}: {'more than both controls' if both else 'that sinks are the reason is open'}"
+
+
+def _value(estimate: Estimate) -> Estimate:
+    """Without its interval."""
+    return Estimate(estimate.value, math.nan, math.nan)
+
+
+def _nearest(verdict: Verdict) -> Estimate | None:
+    """What masking random keys nearest in attention costs: the loss, less what it is beyond theirs; None: it was not run."""
+    beyond = verdict.number(Measure.OVER_MASS)
+    if beyond is None:
+        return None
+    # Of texts the loss is of a probability, whose factors multiply.
+    text = verdict.unit == "text"
+    lost = 1 - (1 - verdict.estimate.value) / (1 - beyond.value) if text else verdict.estimate.value - beyond.value
+    return Estimate(lost, math.nan, math.nan)

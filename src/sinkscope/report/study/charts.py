@@ -12,7 +12,7 @@ import textwrap
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -35,6 +35,8 @@ PAPER = {
 COLOURS = ("s1", "s2", "s3", "s4", "soft", "ink")
 WIDE, ROW, HALF = 372, 24, 26
 """Pixels: as wide as a phone shows without shrinking the letters, and the height of a row; and the letters of half a line."""
+APART = 0.21
+"""Of two marks on one line, as a share of its height: four of them stay nearer to each other than to the next line."""
 SHARE: dict[str, Any] = {"limits": (-0.02, 1.02), "ticks": {0.0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1.0: "1"}}
 """Of an axis of accuracies."""
 MOST = 400
@@ -134,6 +136,16 @@ def shares(names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]
 def _beside(name: str) -> str:
     """A name beside a row, in two lines where it is long."""
     return "\n".join(textwrap.wrap(look.cut(name, 2 * HALF), HALF))
+
+
+def on_lines(lines: Sequence[Mapping[str, Estimate]], looks: Mapping[str, Series]) -> list[Series]:
+    """Marks of several kinds on each line, a little below each other, so that their intervals can be told apart."""
+    points: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in looks}
+    for number, line in enumerate(lines):
+        names = [name for name in looks if name in line]
+        for place, name in enumerate(names):
+            points[name].append((number + APART * (place - (len(names) - 1) / 2), line[name]))
+    return [replace(looks[name], points=marks) for name, marks in points.items() if marks]
 
 
 def draw(axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float, float] | None = None) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import Estimate
+from sinkscope.study.paper import is_published
 from sinkscope.verdicts import Verdict, wording
 from sinkscope.verdicts.diagnosis import QUESTIONS
 from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall, tally
 
-LEAST_PARAMETERS = 1e9
-"""The paper's models have 7 to 8 billion; a model of less than this does not bear on what it says of them."""
 MARGIN = 6.0
 """Percent of a line that are left free at both ends of its scale."""
 
@@ -59,13 +58,6 @@ def bare(verdict: Verdict) -> str:
     return wording.shown(value, verdict.measure.form) if known and verdict.measure is not None else ""
 
 
-def bears(source: StudySource, model: str) -> bool:
-    """Whether a model is near enough to the paper's for its claims: by size, and by family."""
-    facts = source.manifest.get("models", {}).get(model, {})
-    family = source.families.get(model, "")
-    return facts.get("parameters", 0) >= LEAST_PARAMETERS and any(family in one.families for one in CLAIMS)
-
-
 def findings(source: StudySource) -> dict[str, Any] | None:
     """The instrument's own questions; None where nothing was diagnosed."""
     models = list(source.diagnoses)
@@ -80,9 +72,10 @@ def findings(source: StudySource) -> dict[str, Any] | None:
 
 
 def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
-    """The paper's claims for the models that bear on them (near), or for the others; None where there are no such models."""
+    """The paper's claims for its own checkpoints (near), or for other models; None where there are no such models."""
+    published = {model.name for model in source.study.models if is_published(model.source)}
     judged = {
-        name: {model: verdicts for model, verdicts in row.items() if bears(source, model) == near}
+        name: {model: verdicts for model, verdicts in row.items() if (model in published) == near}
         for name, row in source.judged.items()
     }
     models = list(judged[CLAIMS[0].name])

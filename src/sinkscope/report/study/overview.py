@@ -73,21 +73,15 @@ def strongest(rows: Mapping[str, Row]) -> str:
 
 def _cost(measure: str, scores: Mapping[str, Mapping[str, Row]], chosen: Mapping[str, str], task: str) -> Markup:
     """A line for each model. chosen: model → the policy that is shown."""
-    controls = {model: str(scores[model][policy]["control"]) for model, policy in chosen.items()}
-    names = [label(policy, is_causal(scores[model][policy])) for model, policy in chosen.items()]
-    masked = f"{' or '.join(dict.fromkeys(names))} masked"
-    marks = (
-        (dict.fromkeys(chosen, "none"), SERIES["none"]), (chosen, replace(SERIES["policy"], label=masked)),
-        (controls, replace(SERIES["count"], label="as many random keys")),
-    )  # fmt: skip
-    series = []
-    for shift, (policies, look) in zip((-0.27, 0.0, 0.27), marks, strict=True):
-        points = [
-            (line + shift, estimate(scores[model][policies[model]], measure))
-            for line, model in enumerate(chosen)
-            if policies[model] in scores[model]
-        ]
-        series += [replace(look, points=points)] if points else []
+    names = dict.fromkeys(label(policy, is_causal(scores[model][policy])) for model, policy in chosen.items())
+    masked = f"{' or '.join(names)} masked"
+    looks = {name: SERIES[name] for name in ("none", "policy", "count")}
+    looks["policy"] = replace(looks["policy"], label=masked)
+    lines = []
+    for model, policy in chosen.items():
+        runs = {"none": "none", "policy": policy, "count": str(scores[model][policy]["control"])}
+        lines.append({n: estimate(scores[model][run], measure) for n, run in runs.items() if run in scores[model]})
+    series = charts.on_lines(lines, looks)
     title = f"{task}: {LABELS[measure]} with nothing masked, with the {masked} in each head, and with as many random keys masked"
     return charts.rows(
         list(map(short, chosen)), series, title=title, row=30, **charts.SHARE if measure == ACCURACY else {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,8 +32,6 @@ SERIES = {
     "paper": charts.Series("the paper’s number", (), "s4", "s", True),
 }  # fmt: skip
 """How marks look, and their names in the key."""
-SHIFTS = {"count": 0.23, "mass": 0.46, "paper": -0.25}
-"""Marks of one line stand a little above each other, so that their intervals can be told apart."""
 
 
 def masking(source: StudySource) -> dict[str, Any] | None:
@@ -95,25 +92,21 @@ def is_causal(row: Row) -> bool:
 
 def marks(rows: Rows, measure: str = ACCURACY) -> tuple[list[str], list[charts.Series]]:
     """A line for each policy, none first; on it the policy's score and those of its controls, and the paper's number."""
-    scores = {str(row["policy"]): estimate(row, measure) for _, row in rows}
-    policies = [policy for policy in scores if control(policy) is None]
     causal = is_causal(rows[0][1])
-    policies.sort(key=lambda policy: (policy != "none", role(policy, causal) != SINK, natural(policy)))
-    points: dict[str, list[tuple[float, Estimate]]] = {name: [] for name in SERIES}
-    for policy, score in scores.items():
-        kind = control(policy)
-        like = policy if kind is None else kind.like
-        if like in policies:
-            name = "none" if policy == "none" else "policy" if kind is None else kind.match
-            points[name].append((policies.index(like) + SHIFTS.get(name, 0.0), score))
+    lines: dict[str, dict[str, Estimate]] = {}
     for _, row in rows:
-        if not missing(row.get("paper")) and row["policy"] in policies:
+        policy, kind = str(row["policy"]), control(str(row["policy"]))
+        name = "none" if policy == "none" else "policy" if kind is None else kind.match
+        line = lines.setdefault(policy if kind is None else kind.like, {})
+        line[name] = estimate(row, measure)
+        if not missing(row.get("paper")):
             told, error = float(row["paper"]), 1.96 * float(row["paper_plus_minus"])
-            place = policies.index(str(row["policy"])) + SHIFTS["paper"]
-            points["paper"].append((place, Estimate(told, told - error, told + error)))
+            line["paper"] = Estimate(told, told - error, told + error)
+    policies = [policy for policy, line in lines.items() if line.keys() & {"none", "policy"}]
+    policies.sort(key=lambda policy: (policy != "none", role(policy, causal) != SINK, natural(policy)))
     names = [label(policy, causal) for policy in policies]
     named = [policy if names.count(name) > 1 else name for policy, name in zip(policies, names, strict=True)]
-    return named, [replace(SERIES[name], points=sorted(found)) for name, found in points.items() if found]
+    return named, charts.on_lines([lines[policy] for policy in policies], SERIES)
 
 
 def _chart(model: str, measure: str, rows: Rows) -> Markup:
@@ -121,5 +114,5 @@ def _chart(model: str, measure: str, rows: Rows) -> Markup:
     base = next((row[measure] for _, row in rows if row["policy"] == "none"), None)
     title = f"{model}: {LABELS[measure]} under each policy, beside its controls"
     return charts.rows(
-        policies, series, title=title, border=base, row=28, **charts.SHARE if measure == ACCURACY else {}
+        policies, series, title=title, border=base, row=32, **charts.SHARE if measure == ACCURACY else {}
     )

@@ -20,7 +20,7 @@ from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.store import CellFile, Store
 from sinkscope.verdicts import Verdict
 from sinkscope.verdicts.questions import CLAIMS
-from sinkscope.verdicts.wording import missing
+from sinkscope.verdicts.wording import bounded_below, missing
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -118,15 +118,10 @@ class StudySource:
         }
         return {model: rows for model, rows in by_model.items() if rows}
 
-    def verdicts(self, table: str) -> list[Verdict]:
-        """The verdicts of a table, as the study decided them."""
-        texts = self.frames[table]["verdict"] if table in self.frames else ()
-        return list(map(Verdict.from_json, texts))
-
     @cached_property
     def judged(self) -> Judged:
         """The verdicts on the paper's claims."""
-        told = self.verdicts("claims")
+        told = verdicts(self.frames, "claims")
         subjects = {verdict.subject for verdict in told}
         rows: dict[str, dict[str, list[Verdict]]] = {
             claim.name: {model: [] for model in self.models if model in subjects} for claim in CLAIMS
@@ -138,10 +133,7 @@ class StudySource:
     @cached_property
     def diagnoses(self) -> dict[str, dict[str, Verdict]]:
         """Model → question → its verdict."""
-        found: dict[str, dict[str, Verdict]] = {}
-        for verdict in (*self.verdicts("diagnosis"), *self.verdicts("needs")):
-            found.setdefault(verdict.subject, {})[verdict.question] = verdict
-        return found
+        return diagnoses(self.frames)
 
     @cached_property
     def exemplars(self) -> dict[str, xr.Dataset]:
@@ -193,6 +185,20 @@ class StudySource:
             if traced is not None and twin["identity"]["kind"] == "maps" and _block(twin) == _block(traced)
             for path in sorted((self.root / "traces" / other).glob("*.zarr.zip"))
         ]
+
+
+def verdicts(frames: Mapping[str, pd.DataFrame], table: str) -> list[Verdict]:
+    """The verdicts of a table, as the study decided them."""
+    texts = frames[table]["verdict"] if table in frames else ()
+    return [bounded_below(Verdict.from_json(text)) for text in texts]
+
+
+def diagnoses(frames: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, Verdict]]:
+    """Model → question → its verdict: what `ss.diagnose` says of its traces, and whether it needs its sinks."""
+    told: dict[str, dict[str, Verdict]] = {}
+    for verdict in (*verdicts(frames, "diagnosis"), *verdicts(frames, "needs")):
+        told.setdefault(verdict.subject, {})[verdict.question] = verdict
+    return told
 
 
 def _opened(path: Path) -> xr.Dataset:

@@ -126,7 +126,7 @@ def dynamics(source: StudySource) -> dict[str, Any] | None:
 
     parts = [(kind, KINDS[kind][0], [share(rows, kind) for rows in measures.values()]) for kind in KINDS]
     caption = "Movement, with 95 % intervals over prompts; expected and p of events are from permuted event times"
-    title = "Share of the (step, head) pairs with a sink in each kind of head, by model"
+    title = "Share of the heads and steps with a sink in each kind of head, by model"
     return {
         "chart": charts.shares([short(model) for model in measures], parts, title=title), "kinds": KINDS,
         "table": measure_table(caption, measures),
