@@ -41,20 +41,27 @@ ACCURACY = {
     **{f"random(top:5){seed}": (0.83, 0.51) for seed in DRAWS},
 }  # fmt: skip
 """Policy → share of right answers of the diffusion model, and of the causal one."""
+_CAUSAL, _DIFFUSION = (grid.policies for grid in spec.read("organisms").evaluate)
+ORGANISMS = {
+    "organism/scratch": _DIFFUSION, "organism/causal": _CAUSAL, "organism/adapted": _DIFFUSION, "organism/multimodal": _DIFFUSION,
+}  # fmt: skip
 
 
 def make(
-    folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000, models: int = 2, short: bool = False
+    folder: Path, *, hostile: bool = False, parameters: int = 8_000_000_000, models: int = 2, organisms: bool = False
 ) -> Path:
     """Writes the folder of a finished study; the report is not made yet.
 
-    hostile: names and texts that would do harm. models: every second one is causal. short: names like those of the organisms.
+    hostile: names and texts that would do harm. models: every second one is causal. organisms: models and policies of the
+    default study.
     """
     names = (
         [f"{HOSTILE} a", f"{HOSTILE} b"] if hostile else [LLADA, LLAMA, *(f"org/model-{i}" for i in range(2, models))]
     )
-    names = [f"organism/m{place}" for place in range(models)] if short else names
+    names = list(ORGANISMS) if organisms else names
     families = {name: FAMILIES[place % 2] for place, name in enumerate(names)}
+    if organisms:
+        families = {name: FAMILIES[policies is _CAUSAL] for name, policies in ORGANISMS.items()}
     study = spec.from_data(
         {
             "name": HOSTILE if hostile else "planted",
@@ -74,10 +81,10 @@ def make(
     cells, evaluations, parts = [], {}, {}
     for model in study.models:
         family = families[model.name]
-        for policy, accuracy in ACCURACY.items():
+        for policy in ORGANISMS[model.name] if organisms else ACCURACY:
             cell = _cell("evaluate", model, family, policy)
             cells.append(cell)
-            evaluations[cell.id] = _answers(cell, accuracy[FAMILIES.index(family)])
+            evaluations[cell.id] = _answers(cell, ACCURACY.get(policy, (0.5, 0.4))[FAMILIES.index(family)])
         for kind in ("trace", "maps"):
             cell = _cell(kind, model, family, "none")
             cells.append(cell)

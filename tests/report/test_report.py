@@ -64,8 +64,8 @@ def test_the_first_screen_is_seen_whole(report, wide, high):
 
 @pytest.mark.parametrize(("wide", "high"), [(1440, 900), (390, 844)])
 def test_the_first_screen_holds_four_models(shared, tmp_path_factory, wide, high):
-    """As many as the default study has, with names and sentences as short as theirs, marks of one line apart."""
-    made = studies.make(tmp_path_factory.mktemp("four"), models=4, short=True)
+    """The models and policies of the default study; marks of one line stand apart."""
+    made = studies.make(tmp_path_factory.mktemp("four"), organisms=True)
     make_report(made)
     shared.open(made / "report.html")
     with shared.sized(wide, high):

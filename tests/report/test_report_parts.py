@@ -15,8 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from markupsafe import Markup
+from tests.report import studies
 
 from sinkscope.base.errors import InputError
+from sinkscope.cli.study_outcome import outcome_lines
+from sinkscope.report.figures import look
 from sinkscope.report.study import charts, drawing, make_report, matrix, overview, scores, source
 from sinkscope.report.study.cells import Cell, columns_table, value
 from sinkscope.report.study.charts import Series
@@ -27,6 +30,7 @@ from sinkscope.study.measured import Studied, collect, diagnoses
 from sinkscope.study.names import label
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
+from sinkscope.study.run import Outcome
 from sinkscope.study.store import Store
 from sinkscope.verdicts import Measure, Reason, Status, Verdict, questions
 from sinkscope.verdicts.holdings import KIND
@@ -355,3 +359,15 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     assert "undecided: the interval includes the limit" in page
     assert 'data-at="holdings/1/value"' in page
     assert 'data-at="inspection/0/value' in page
+
+
+def test_the_end_of_the_default_study_fits_a_terminal(tmp_path: Path):
+    """Four models, every policy: thirty lines of at most a hundred columns, a sentence for each model."""
+    made = source.read(studies.make(tmp_path, organisms=True))
+    lines = outcome_lines(Outcome(made.root, made.study, made.frames, 7), Path("study-organisms"), tmp_path)
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+    for model in made.models:
+        assert [line for line in lines if line.startswith(f"{look.short(model)}: Sinks in ")] != [], model
+    assert "window of 48 and first 4" in "\n".join(lines)
+    assert lines[-1] == "report: study-organisms/report.html"

@@ -109,7 +109,7 @@ def test_a_model_in_one_sentence():
     assert counted(found) == "3 prompts and 16 documents"
     for verdict, part in (
         (needs.settled(Status.CONTRADICTED), "random keys 6 (−10 to 21): hardly anything"),
-        (needs.undecided(Reason.CONTROL_TOO), ": undecided (masking random keys costs that too)"),
+        (needs.undecided(Reason.CONTROL_TOO), ": undecided (random too)."),
         (needs.undecided(Reason.INTERVAL), "random keys 6 (−10 to 21): undecided."),
         (Verdict(reason=Reason.NOT_MEASURED), "whether it needs them is undecided (not measured)"),
     ):

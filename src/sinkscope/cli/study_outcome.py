@@ -64,11 +64,12 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
     table = outcome.frames.get(name)
     if table is None:
         return
-    order = list(dict.fromkeys(map(pooled, outcome.frames[answers]["policy"])))
+    asked = outcome.frames[answers]
+    order = list(dict.fromkeys(zip(asked["model"], map(pooled, asked["policy"]), strict=True)))
     several = table.groupby("task")["decoding_name"].nunique() > 1
     for key, group in table.groupby(["task", "decoding_name"], sort=False):
         task, decoding = map(str, key)
-        rows = sorted(group.to_dict("records"), key=lambda row: order.index(row["policy"]))
+        rows = sorted(group.to_dict("records"), key=lambda row: order.index((row["model"], row["policy"])))
         # Two policies of one model with the same label are told apart by their texts.
         times = Counter((row["model"], _key(row)) for row in rows)
         twice = {head for (_, head), count in times.items() if count > 1}

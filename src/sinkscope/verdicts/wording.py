@@ -256,7 +256,7 @@ def _cost(verdict: Verdict, brief: bool) -> str:
         if lost is not None:
             cost += f", {name} {shown(_value(lost) if brief else lost, form).replace(' points', '')}"
     if verdict.status == Status.UNDECIDED:
-        return f"{cost}: undecided" + ("" if verdict.reason == Reason.INTERVAL else f" ({because(verdict)})")
+        return f"{cost}: undecided" + ("" if verdict.reason == Reason.INTERVAL else f" ({why(verdict)})")
     if verdict.status == Status.CONTRADICTED:
         return f"{cost}: hardly anything"
     beyond = verdict.number(Measure.OVER_MASS)

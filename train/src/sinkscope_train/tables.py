@@ -49,7 +49,7 @@ LOSS = (
     Column("unmasked", "unmasked", ".3f"), Column("lost", "damage", "+.3f", True),
     Column("− random keys", "beyond_count", "+.3f", True),
 )  # fmt: skip
-TOOK = (Column("removed", "hidden_share", ".1%"), Column("strongest sinks hit", "strongest_hit", ".0%"))
+TOOK = (Column("removed", "hidden_share", ".1%"), Column("strongest sinks masked", "strongest_hit", ".0%"))
 CONCLUDED = Column("concluded", "verdict", VERDICT)
 LADDER = StudyPlugin(
     name="ladder",

@@ -35,7 +35,7 @@ PAPER = {
 COLOURS = ("s1", "s2", "s3", "s4", "soft", "ink")
 WIDE, ROW, HALF = 372, 24, 26
 """Pixels: as wide as a phone shows without shrinking the letters, and the height of a row; and the letters of half a line."""
-APART = 0.21
+APART = 0.23
 """Of two marks on one line, as a share of its height: four of them stay nearer to each other than to the next line."""
 SHARE: dict[str, Any] = {"limits": (-0.02, 1.02), "ticks": {0.0: "0", 0.25: "0.25", 0.5: "0.5", 0.75: "0.75", 1.0: "1"}}
 """Of an axis of accuracies."""
