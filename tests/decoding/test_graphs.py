@@ -23,7 +23,7 @@ from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
 import sinkscope as ss
-from sinkscope.decoding import engine
+from sinkscope.decoding import engine, groups
 from sinkscope.decoding.step import Request
 from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
@@ -70,7 +70,7 @@ def cannot(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
         at_once(monkeypatch)
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: tried.append(1))
         monkeypatch.setattr(torch.cuda, "graph", capture)
-        monkeypatch.setattr(graphs, "_FAILED", weakref.WeakKeyDictionary())
+        monkeypatch.setattr(graphs, "_KNOWN", weakref.WeakKeyDictionary())
         return tried
 
     return use
@@ -191,6 +191,7 @@ def test_later_generations_use_what_an_earlier_one_captured(
         before = played.captured, played.replayed
         equal(expected, ss.generate(model, ids, decoding, **given), **exact)
         counts.append((played.captured - before[0], played.replayed - before[1]))
+    assert not played.inside, "a later forward reads memory that other graphs of the pool write to"
     if policy == "token:7+9":  # how many keys have a token is not known beforehand
         assert counts == [(0, 0)] * 3
     else:
@@ -314,9 +315,9 @@ def test_the_switch_asks_and_sends_at_once(monkeypatch: pytest.MonkeyPatch) -> N
         return True
 
     device = torch.device("cuda")
-    assert engine.wraps(device)
+    assert groups.wraps(device)
     monkeypatch.setenv("SINKSCOPE_FAST", "0")
-    assert not engine.wraps(device)
+    assert not groups.wraps(device)
     assert engine.asked(ask, device) is ask
 
 
@@ -422,8 +423,8 @@ def test_graphs_are_freed_with_the_model_and_kept_within_a_limit(
     network = weakref.ref(model.network)
     for length in (8, 16, 24):
         ss.generate(model, prompt(), ss.LladaDecoding(length, length // 2, 8), capture=ss.Capture(), policy="top:1")
-    assert len(graphs._KEPT[model.network]) == 2
-    for bundle in graphs._KEPT[model.network]:
+    assert len(graphs._KNOWN[model.network].bundles) == 2
+    for bundle in graphs._KNOWN[model.network].bundles:
         for graph in bundle.graphs.values():  # a played graph holds its generation, which a CUDA graph does not
             object.__setattr__(graph, "replay", None)
     del model
@@ -434,14 +435,16 @@ def test_graphs_are_freed_with_the_model_and_kept_within_a_limit(
 def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
     """What a step sees grows; what a replay does is the same at every step, of a causal model as of a block loop."""
     watched: Any = SimpleNamespace(
-        policy=None, recorder=None, model=SimpleNamespace(network=None, device=torch.device("cpu"))
+        policy=None,
+        recorder=None,
+        model=SimpleNamespace(network=torch.nn.Identity(), device=torch.device("cpu"), spec=None, ids=None, block=None),
     )
     replays = replay.Replays(watched)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "captures", lambda device: True)
         for fixed, width, kind, active in ((StaticCache, 1, "next", None), (BlockCache, 4, "denoise", 4)):
             keys = {
-                replays._key(
+                replays._kind(
                     Request(
                         torch.zeros(2, 32, dtype=torch.long),
                         queries=slice(start, start + width),

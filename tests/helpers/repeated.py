@@ -6,13 +6,15 @@ Whatever does not lie in memory that stays, or depends on the step, the place of
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-from sinkscope.decoding import engine
+from sinkscope.decoding import groups
 from sinkscope.decoding.step import Recorded, Request
 from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.graphs import Result
@@ -21,10 +23,15 @@ from sinkscope.trace.step_recorder import StepRecorder
 
 
 class Played:
-    """Counts what was captured and replayed."""
+    """Counts what was captured and replayed.
+
+    Attributes:
+        inside: tensors that policy, recorder or cache hold behind a capture, in memory that they did not hold before it. Of a CUDA
+            graph that memory is the pool's, which other graphs write to.
+    """
 
     def __init__(self) -> None:
-        self.captured = self.replayed = 0
+        self.captured = self.replayed = self.inside = 0
 
     def record(
         self, run: Callable[[Tensor], Result], inputs: Tensor, roots: Sequence[Any], pool: Any = None
@@ -33,6 +40,10 @@ class Played:
         memory = State(roots).memory
         contents, before = [_bytes(one).clone() for one in memory], saved(roots)
         result = run(inputs)
+        there = {one.data_ptr() for one in memory}
+        # What is held for a graph alone, no other forward reads.
+        there |= {one.data_ptr() for root in roots for one in getattr(root, "held", {}).values()}
+        self.inside += sum(one.nbytes() > 0 and one.data_ptr() not in there for one in State(roots).memory)
         for one, content in zip(memory, contents, strict=True):
             _bytes(one).copy_(content)
         self.captured += 1
@@ -52,7 +63,7 @@ class Played:
 
 def at_once(patch: pytest.MonkeyPatch, on: bool = True) -> None:
     """Engines work as on a GPU, or as on a CPU."""
-    patch.setattr(engine, "wraps", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
+    patch.setattr(groups, "wraps", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
     patch.setattr(replay, "captures", lambda device: True)
 
 
@@ -67,9 +78,31 @@ def play(patch: pytest.MonkeyPatch) -> Played:
     patch.setattr(StepRecorder, "adopt", adopted)
     at_once(patch)
     patch.setattr(graphs, "record", player.record)
-    patch.setattr(graphs, "_KEPT", type(graphs._KEPT)())
-    patch.setattr(graphs, "_FAILED", type(graphs._FAILED)())
+    patch.setattr(graphs, "_KNOWN", type(graphs._KNOWN)())
     return player
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """How many captures were tried inside, how many of them worked, and how many forwards were replayed; real ones or played."""
+    counts: Counter[str] = Counter(captured=0, worked=0, replayed=0)
+    record, run = graphs.record, graphs.Graphs.run
+
+    def recording(*given: Any) -> Any:
+        counts["captured"] += 1
+        graph = record(*given)
+        counts["worked"] += 1
+        return graph
+
+    def running(self: graphs.Graphs, *given: Any) -> tuple[Result, bool]:
+        result, replayed = run(self, *given)
+        counts["replayed"] += replayed
+        return result, replayed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs, "record", recording)
+        patch.setattr(graphs.Graphs, "run", running)
+        yield counts
 
 
 @pytest.fixture

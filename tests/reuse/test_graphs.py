@@ -61,7 +61,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return replay, Result(output, recorded, None)
 
     monkeypatch.setattr(graphs, "record", record)
-    monkeypatch.setattr(graphs, "_KEPT", type(graphs._KEPT)())
+    monkeypatch.setattr(graphs, "_KNOWN", type(graphs._KNOWN)())
     monkeypatch.setattr(state, "fills_up", lambda device: True)
     monkeypatch.setattr(state, "PADDED", 8)
     monkeypatch.setattr(step_recorder, "_stacked", lambda layers: torch.stack(layers, 1))  # as on a GPU
@@ -128,7 +128,7 @@ def test_repeated_forwards_are_the_plain_ones(family: str, text: str, kept: str,
 
 @pytest.mark.parametrize("text", ["prefix:block", "sparse:0.25,by=sinks"])
 def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
-    """The columns of a block and the number of its keys are those of every block (21 partial steps, the first plain), and
+    """The columns of a block and the number of its keys are those of every block (21 partial steps, of which the very first is plain), and
     those of a later generation, whose prompt is another.
     """
     model, decoding, prompts = (
@@ -139,7 +139,7 @@ def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
     plain = [ss.generate(model, prompt, decoding, reuse=text) for prompt in prompts]
     with repeating():
         runs = [ss.generate(model, prompt, decoding, reuse=text) for prompt in prompts]
-    assert done == {"recorded": 1, "repeated": 40}
+    assert done == {"recorded": 1, "repeated": 41}
     for one, other in zip(plain, runs, strict=True):
         assert torch.equal(one.states, other.states)
         assert one.extras["reuse"].work == other.extras["reuse"].work

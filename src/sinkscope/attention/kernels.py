@@ -84,15 +84,27 @@ def _cudnn(
     return out, lse.view(lse.shape[:3])
 
 
-@cache
+_CUDNN: dict[tuple[torch.device, torch.dtype, int], bool] = {}
+
+
 def cudnn_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     """Whether cuDNN's attention gives the right output and log-sum-exp here: it is nearly twice as fast on Hopper.
 
-    Tried once on small inputs, with and without a bias, grouped heads and an odd length, against plain operations: what is
-    supported depends on the GPU, on cuDNN's version and on the width of the heads, and not all of that raises an error.
+    Tried once; a capture that comes first cannot try, and goes without.
     """
-    if torch.cuda.is_current_stream_capturing():
-        return False
+    case = device, dtype, width
+    if case not in _CUDNN:
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        _CUDNN[case] = _try_cudnn(*case)
+    return _CUDNN[case]
+
+
+def _try_cudnn(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """On small inputs, with and without a bias, grouped heads and an odd length, against plain operations.
+
+    What is supported depends on the GPU, on cuDNN's version and on the width of the heads, and not all of that raises an error.
+    """
     draw = torch.Generator(device).manual_seed(0)
     query = torch.randn(2, 4, 37, width, device=device, generator=draw).to(dtype)
     key, value = (torch.randn(2, 2, 37, width, device=device, generator=draw).to(dtype) for _ in range(2))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
-from sinkscope.base.fast import INTERPRETED, fast
+from sinkscope.base.fast import fast
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
@@ -63,15 +63,10 @@ class Engine:
         self.windowed = policy is not None and any(rule.band() is not None for rule in policy.rules)
         # Looked at once: padding stands on one side and stays.
         self.padding = 0 if real is None else int((~real).sum(1).max())
+        self._widest = 0  # of the blocks so far
         self.run: Run = self.plain
         self.notes: list[Callable[[Step], Step]] = []
         self.releases: list[Callable[[], None]] = []
-        if wraps(model.device) and model.home is None:
-            from sinkscope.gpu.replay import Replays
-
-            replays = Replays(self)
-            self.run = replays.run
-            self.releases.append(replays.release)
 
     @property
     def mask_id(self) -> int:
@@ -183,6 +178,18 @@ class Engine:
             block=request.block, causal=request.causal, pattern=request.pattern, soft=request.soft, active=request.active,
         )  # fmt: skip
 
+    def least(self, written: int, active: int | None) -> int:
+        """Keys that every row has at least, as far as a policy asks for it: whether twice those that it masks are left.
+
+        Batches with more padding or less, and later blocks, are therefore the same to it.
+
+        Args:
+            written: columns that are certainly written, padding included. active: see Request.
+        """
+        self._widest = max(self._widest, active or 0)
+        masked = 0 if self.policy is None else sum(rule.most or 0 for rule in self.policy.rules)
+        return min(written - self.padding, 2 * masked + self._widest + 2)
+
     def _of_policy(self, request: Request) -> Forward:
         """What a policy looks at in a forward."""
         state, spared = request.state, None
@@ -193,7 +200,7 @@ class Engine:
             first = state.shape[1] - request.keep
             scored, spared = queries >= first, queries <= first
         return Forward(
-            branches=1 if request.twin is None else 2, least=written - self.padding, active=request.active,
+            branches=1 if request.twin is None else 2, least=self.least(written, request.active), active=request.active,
             step=request.step, tokens=state, masked=masked, scored=scored, prefill=request.kind == "prefill",
             reading=request.kind == "read" and not request.keep, spared=spared,
         )  # fmt: skip
@@ -206,11 +213,6 @@ class Engine:
         finally:
             self.recorder = recorder
         self.forwards = self.forwards + (1 if request.alive is None else request.alive.long())
-
-
-def wraps(device: torch.device) -> bool:
-    """Whether forwards on a device are made fast."""
-    return (device.type == "cuda" or INTERPRETED) and fast(device)
 
 
 def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.fast import INTERPRETED, fast
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Step, Twin
@@ -173,7 +174,7 @@ class Plan:
         """The model for some rows."""
         policy = self._policy(rows, self.ids(rows))
         prompts, real = self._prompts(rows), self._padding(rows)
-        return Engine(self.model, real, policy, recorder, self.cached, prompts)
+        return accelerated(Engine(self.model, real, policy, recorder, self.cached, prompts))
 
     def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wrap: Wrap | None = None) -> Group:
         """A group with its loop, not started yet."""
@@ -221,6 +222,20 @@ class Plan:
             first = torch.tensor(lengths, device=model.device)[:, None, None]
         keys, width = row_keys(self.seed, rows.rows), ids.shape[1] + self.decoding.new_tokens
         return PolicyRuntime(self.policy, keys, model.spec.causal, first, last, width, model.words)
+
+
+def accelerated(engine: Engine) -> Engine:
+    """An engine that no forward went through yet, with what makes it fast around it where its device can do that."""
+    if wraps(engine.model.device) and engine.model.home is None:
+        from sinkscope.gpu.replay import accelerate
+
+        accelerate(engine)
+    return engine
+
+
+def wraps(device: torch.device) -> bool:
+    """Whether forwards on a device are made fast."""
+    return (device.type == "cuda" or INTERPRETED) and fast(device)
 
 
 def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:

@@ -137,7 +137,9 @@ def _unless_full(measurement: Callable[[], Timing]) -> Timing | None:
         return measurement()
     except torch.OutOfMemoryError:
         pass  # outside of this block nothing holds on to the tensors of the failed run
-    torch.cuda.empty_cache()
+    from sinkscope.gpu.graphs import drop_unused
+
+    drop_unused()
     return None
 
 

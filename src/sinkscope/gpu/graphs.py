@@ -1,20 +1,18 @@
 """CUDA graphs: a forward, launched as one piece, in this generation and in later ones of the same shape.
 
-At small batches the Python that launches some thousand kernels takes longer than the kernels. The state of a group of rows has
-the same shape in every step, so its forward is run once or twice, then captured with what recorder and policy compute in it, and
-replayed from there on. What is computed is the same, kernel for kernel; only the launching changes. When the generation is over
-its graphs are kept with the network, as long as they do not hold too much memory, and serve the next one that comes to the same
-state (see `gpu.state`).
+At small batches the Python that launches some thousand kernels takes longer than the kernels. A forward that stands twice where
+it stood before (see `gpu.state`) is captured with what recorder and policy compute in it, and replayed from there on. What is
+computed is the same, kernel for kernel; only the launching changes. When the generation is over its graphs are kept with the
+network, as long as they do not hold too much memory, and serve the next one that comes to the same state.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -26,11 +24,21 @@ from sinkscope.gpu.streams import on, stream_for
 
 _log = logging.getLogger(__name__)
 
-Kind = tuple[Hashable, ...]
-"""What forwards have in common that do the same on the device; first the circumstances, in which one can be captured or not."""
+MOST, SHARE, TRIES, MET = 16, 16, 3, 256
+"""Generations whose graphs are kept at most, and the part of a GPU's memory that graphs may hold: one of so many; kinds that fail
+in the same circumstances before nothing is tried in them any more; kinds that are remembered without a graph."""
 
-MOST, SHARE = 16, 16
-"""Generations whose graphs are kept at most, and the part of a GPU's memory that they may hold: one of so many."""
+
+class Kind(NamedTuple):
+    """What forwards have in common that do the same on the device.
+
+    Attributes:
+        circumstances: in which a forward can be captured or not. columns: of the state, where that grows from block to block.
+    """
+
+    circumstances: Hashable
+    columns: int | None = None
+    facts: Hashable = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Captured:
 
     Attributes:
         before: what it goes on from. after: what policy, recorder and cache held behind it.
-        bytes: memory that the capture took.
+        steady: that is the same: whatever fitted before it does so behind it. bytes: memory that the capture took.
     """
 
     replay: Callable[[], None]
@@ -60,6 +68,7 @@ class Captured:
     result: Result
     before: State
     after: list[dict[Any, Any]]
+    steady: bool
     bytes: int
 
 
@@ -68,8 +77,8 @@ class Bundle:
     """The graphs of one generation, which share their memory, and what the network was like."""
 
     network: Hashable
-    graphs: dict[Hashable, Captured] = field(default_factory=dict)
-    pool: Any = None  # memory of all its graphs, of which one runs at a time: a block loop has one for each block
+    graphs: dict[Kind, Captured] = field(default_factory=dict)
+    pool: Any = None  # memory of all its graphs, of which one runs at a time
 
     @property
     def bytes(self) -> int:
@@ -79,103 +88,137 @@ class Bundle:
         return sum(graph.bytes for graph in graphs) + sum(memory.values())
 
 
-_KEPT: WeakKeyDictionary[nn.Module, list[Bundle]] = WeakKeyDictionary()
-"""Network → graphs that no generation uses now, the latest last. Nothing in them holds the network."""
+@dataclass
+class Known:
+    """What earlier generations left with a network.
 
-_FAILED: WeakKeyDictionary[nn.Module, set[Kind]] = WeakKeyDictionary()
-"""Network → kinds that could not be captured: each is tried once, because a failed try leaves memory behind."""
+    Attributes:
+        bundles: graphs that no generation uses now, the latest last. Nothing in them holds the network.
+        failed: kinds that could not be captured: each is tried once, because a failed try leaves memory behind.
+        met: kinds that got no graph → the hash of the state in which the last forward of the kind stood.
+    """
 
-TRIES = 3
-"""Kinds that fail in the same circumstances before nothing is tried in them any more."""
+    bundles: list[Bundle] = field(default_factory=list)
+    failed: set[Kind] = field(default_factory=set)
+    met: dict[Kind, int] = field(default_factory=dict)
+
+
+_KNOWN: WeakKeyDictionary[nn.Module, Known] = WeakKeyDictionary()
+
+
+def drop_unused() -> None:
+    """Let go of all graphs that no generation uses now: whoever is short of memory comes first."""
+    for known in _KNOWN.values():
+        known.bundles.clear()
+    torch.cuda.empty_cache()
 
 
 class Graphs:
     """The captured forwards of one group of rows, one of each kind (with recording, without)."""
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
-        self._network = network
-        if network in _KEPT and _is_short_of_memory(device):
-            del _KEPT[network]
-            torch.cuda.empty_cache()
-        self._seen: Counter[Hashable] = Counter()
-        self._bound: dict[Hashable, Captured] = {}
+        self._network, self._device = network, device
+        self._known = _KNOWN.setdefault(network, Known())
+        if self._known.bundles and _is_short_of_memory(device):
+            drop_unused()
         self._bundle: Bundle | None = None
+        self._bound: set[Kind] = (
+            set()
+        )  # kinds whose graphs this generation uses, so that its state lies in their memory
+        self._ready: dict[
+            Kind, Captured
+        ] = {}  # of these, since when nothing was launched that may have moved the state
+        self._met: dict[Kind, int] = {}
         self._like: Hashable = None
-        self._collected = False
+        self._collected = self._full = False
 
-    def run(self, x: Tensor, kind: Kind, forward: Forward, roots: Sequence[Any], warm_ups: int) -> tuple[Result, bool]:
+    def run(self, x: Tensor, kind: Kind | None, forward: Forward, roots: Sequence[Any]) -> tuple[Result, bool]:
         """The forward of the inputs x, plain the first times, later replayed; and whether it was replayed.
 
         Args:
-            kind: forwards of one kind are the same function of the inputs and the state of `roots`.
+            kind: forwards of one kind are the same function of the inputs and the state of `roots`; None: of no kind.
             roots: the objects whose state a forward reads and changes.
-            warm_ups: plain forwards before a capture, in which kernels are compiled and chosen.
         """
-        failed = _FAILED.get(self._network, set())
-        if kind in failed or sum(one[0] == kind[0] for one in failed) >= TRIES:
+        graph = None if kind is None else self._ready.get(kind) or self._found(x, kind, forward, roots)
+        if graph is None:
+            self._ready.clear()
             return forward(x, False), False
-        captured = self._bound.get(kind) or self._adopted(kind, roots)
-        if captured is None:
-            self._seen[kind] += 1
-            if self._seen[kind] > warm_ups:
-                captured = self._capture(x, kind, forward, roots)
-        if captured is None:
-            return forward(x, False), False
-        captured.inputs.copy_(x)
+        graph.inputs.copy_(x)
         with on(x.device):
-            captured.replay()
-        return captured.result, True
+            graph.replay()
+        return graph.result, True
 
     def release(self) -> None:
         """Give the graphs back, for the next generation; none may be replayed any more."""
-        bundle, self._bundle, self._bound = self._bundle, None, {}
+        bundle, known = self._bundle, self._known
+        for kind in self._met:
+            known.met.pop(kind, None)
+        known.met |= {kind: stood for kind, stood in self._met.items() if kind not in self._bound}
+        for kind in list(known.met)[:-MET]:
+            del known.met[kind]
+        self._bundle, self._bound, self._ready, self._met = None, set(), {}, {}
         if bundle is None or not bundle.graphs:
             return
-        kept = _KEPT.setdefault(self._network, [])
-        kept.append(bundle)
-        device = next(iter(bundle.graphs.values())).inputs.device
-        whole = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 16 << 30
-        room = whole // SHARE
-        while len(kept) > MOST or sum(one.bytes for one in kept) > room:
-            kept.pop(0)
+        known.bundles.append(bundle)
+        room = _room(self._device)
+        while len(known.bundles) > MOST or (known.bundles and sum(one.bytes for one in known.bundles) > room):
+            known.bundles.pop(0)
 
-    def _adopted(self, kind: Hashable, roots: Sequence[Any]) -> Captured | None:
-        """A graph of an earlier generation that stood where this one stands now, bound to it."""
-        kept_bundles = _KEPT.get(self._network, [])
-        candidates = [self._bundle] if self._bundle is not None else kept_bundles[::-1]
-        candidates = [one for one in candidates if kind in one.graphs and kind not in self._bound]
-        if not candidates:
+    def _found(self, x: Tensor, kind: Kind, forward: Forward, roots: Sequence[Any]) -> Captured | None:
+        """A graph of this kind for the state as it is: of this generation, of an earlier one, or captured now."""
+        failed = self._known.failed
+        if kind in failed or sum(one.circumstances == kind.circumstances for one in failed) >= TRIES:
             return None
-        state, like = State(roots), self._network_like()
-        bound = [one for graph in self._bound.values() for one in graph.before.memory]
-        for bundle in candidates:
+        state = State(roots)
+        graph = self._fitting(kind, state, roots)
+        if graph is None and self._stands_again(kind, state):
+            graph = self._capture(x, kind, forward, state, roots)
+        return graph
+
+    def _fitting(self, kind: Kind, state: State, roots: Sequence[Any]) -> Captured | None:
+        """A graph that was captured where this generation stands now, bound to it."""
+        bundles = self._known.bundles[::-1] if self._bundle is None else [self._bundle]
+        for bundle in [one for one in bundles if kind in one.graphs and one.network == self._network_like()]:
             graph = bundle.graphs[kind]
-            if bundle.network != like or graph.before.outline != state.outline or not graph.before.stands:
+            others = [bundle.graphs[one] for one in self._bound - {kind}]
+            bound = [memory for other in others for memory in other.before.memory]
+            if not state.equals(graph.before) or not state.moves_into(graph.before, bound):
                 continue
-            if state.moves_into(graph.before, bound):
-                if bundle is not self._bundle:
-                    kept_bundles.remove(bundle)
-                self._bundle = bundle
-                state.move_into(graph.before)
+            if self._bundle is None:
+                self._known.bundles.remove(bundle)
+            if state.move_into(graph.before) or not graph.steady:
                 put(roots, graph.after)
-                self._bound[kind] = graph
-                return graph
+                self._ready.clear()
+            self._bundle, self._ready[kind] = bundle, graph
+            self._bound.add(kind)
+            return graph
         return None
+
+    def _stands_again(self, kind: Kind, state: State) -> bool:
+        """Whether the last forward of the kind stood in the same state, which then is one that comes again.
+
+        That one was launched kernel by kernel, so that all kernels are compiled and chosen. Where an earlier generation has a graph
+        of the kind, its last forward says nothing: what comes before the graph's state comes once in a generation.
+        """
+        before, stands = self._met.get(kind), hash(state.outline)
+        if before is None and not any(kind in bundle.graphs for bundle in self._known.bundles):
+            before = self._known.met.get(kind)
+        self._met[kind] = stands
+        return before == stands and not self._full
 
     def _network_like(self) -> Hashable:
         if self._like is None:
             self._like = likeness(self._network)
         return self._like
 
-    def _capture(self, x: Tensor, kind: Kind, forward: Forward, roots: Sequence[Any]) -> Captured | None:
+    def _capture(self, x: Tensor, kind: Kind, forward: Forward, before: State, roots: Sequence[Any]) -> Captured | None:
         """Captures the forward; where it cannot be captured, says so once and stays with plain launches."""
-        before, contents = State(roots), saved(roots)
-        inputs = x.clone()
+        contents, inputs = saved(roots), x.clone()
         # Once: it takes longer than a step, and what is thrown away later waits behind the capture.
         if not self._collected:
             gc.collect()
             self._collected = True
-        bundle = self._bundle or Bundle(self._network_like())
+        bundle = self._with_room(kind)
         if x.is_cuda:
             bundle.pool = bundle.pool or torch.cuda.graph_pool_handle()
             torch.cuda.empty_cache()  # a capture begins with that, and what it frees is not the graph's
@@ -185,15 +228,31 @@ class Graphs:
         except RuntimeError as error:
             put(roots, contents)
             bundle.pool = None  # what failed may still hold it
-            _log.warning(
-                "this forward cannot be captured as a CUDA graph (%s); steps are launched one kernel at a time", error
-            )
-            _FAILED.setdefault(self._network, set()).add(kind)
-            return None
-        graph = Captured(replay, inputs, result, before, saved(roots), _reserved(x.device) - held)
-        self._bundle = bundle
-        bundle.graphs[kind] = self._bound[kind] = graph
-        return graph
+            self._full = isinstance(error, torch.OutOfMemoryError)
+            if not self._full:
+                self._known.failed.add(kind)
+            why = f"this forward cannot be captured as a CUDA graph ({error}); steps are launched one kernel at a time"
+        else:
+            steady, taken = State(roots).outline == before.outline, _reserved(x.device) - held
+            graph = Captured(replay, inputs, result, before, saved(roots, passing=False), steady, taken)
+            bundle.graphs[kind] = graph
+            self._bundle, self._ready = bundle, {kind: graph}
+            self._bound.add(kind)
+            return graph
+        _log.warning(why)
+        if self._full:  # here, where the error no longer holds what the forward had computed
+            drop_unused()
+        return None
+
+    def _with_room(self, kind: Kind) -> Bundle:
+        """Where a graph goes: those of shorter states go where they hold too much, as those blocks do not come again."""
+        bundle = self._bundle
+        if bundle is not None and bundle.bytes > _room(self._device):
+            for other in [one for one in bundle.graphs if one.columns != kind.columns]:
+                del bundle.graphs[other]
+                self._bound.discard(other)
+                self._ready.pop(other, None)
+        return bundle if bundle is not None and bundle.graphs else Bundle(self._network_like())
 
 
 def record(
@@ -250,6 +309,12 @@ def _is_short_of_memory(device: torch.device) -> bool:
     free, total = torch.cuda.mem_get_info(device)
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return free + unused < total // 4
+
+
+def _room(device: torch.device) -> int:
+    """Bytes that graphs may hold."""
+    whole = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 16 << 30
+    return whole // SHARE
 
 
 def _reserved(device: torch.device) -> int:

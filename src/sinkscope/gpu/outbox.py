@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sinkscope.gpu.streams import on
+from sinkscope.gpu.streams import on, stream_for
 
 if TYPE_CHECKING:
     from sinkscope.trace.recorder import Parcel
@@ -43,7 +43,6 @@ class Outbox:
 
     def __init__(self, deliver: Delivery) -> None:
         self._deliver = deliver
-        self._stream: torch.cuda.Stream | None = None
         self._queue: queue.Queue[_Sent | None] = queue.Queue(WAITING)
         self._spare: dict[tuple[torch.Size, torch.dtype], list[Tensor]] = {}
         self._thread: threading.Thread | None = None
@@ -54,14 +53,15 @@ class Outbox:
         if self._error is not None:
             self.close()
         fields = (field for parcel in parcels if parcel is not None for field in parcel.step.values())
-        with on(next(field.device for field in fields if field.is_cuda)):
-            sent = self._sent(step, parcels)
+        device = next(field.device for field in fields if field.is_cuda)
+        with on(device):
+            sent = self._sent(step, parcels, device)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="sinkscope-recorder", daemon=True)
             self._thread.start()
         self._queue.put(sent)
 
-    def _sent(self, step: int, parcels: list[Parcel | None]) -> _Sent:
+    def _sent(self, step: int, parcels: list[Parcel | None], device: torch.device) -> _Sent:
         """The parcels on their way to pinned memory, on a stream of their own, beside the next step.
 
         What a repeated graph recorded is set aside first, because it writes the next step to the same place.
@@ -72,14 +72,13 @@ class Outbox:
             else replace(parcel, arrays={name: value.clone() for name, value in parcel.arrays.items()})
             for parcel in parcels
         ]
-        if self._stream is None:
-            # Of another pool than the streams that captures run on: what a capture sees must not come from a second thread.
-            self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        # Of another pool than the streams that captures run on: what a capture sees must not come from a second thread.
+        stream = stream_for("recordings", device, priority=-1)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             copies = [None if parcel is None else parcel.completed().on_host(self._to_host) for parcel in aside]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self._stream)
+            done.record(stream)
         return _Sent(step, copies, aside, done)
 
     def _to_host(self, value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sinkscope.gpu.graphs import Graphs, Result
+from sinkscope.gpu.graphs import Graphs, Kind, Result
 from sinkscope.gpu.static_cache import BlockCache, StaticCache
 from sinkscope.gpu.streams import Aside
 
@@ -35,6 +35,13 @@ FEW = 4096
 """Positions of a forward, at most, whose kernels leave room for others on a GPU."""
 
 
+def accelerate(engine: Engine) -> None:
+    """Run an engine's forwards by way of these replays, until it is released."""
+    replays = Replays(engine)
+    engine.run = replays.run
+    engine.releases.append(replays.release)
+
+
 class Replays:
     """The forwards of one group of rows."""
 
@@ -52,38 +59,34 @@ class Replays:
         """The forward of a request, repeated where it can be."""
         engine = self._engine
         fixed = self._fixed_for(request)
-        key = self._key(request, fixed)
-        if key is None:
-            output = engine.plain(request if fixed is None else fixed.placed(request, fixed.inputs(request)))
-            self._move(request)
-            return output
+        kind = self._kind(request, fixed)
 
         def forward(inputs: Tensor, captured: bool) -> Result:
             asked = replace(request, ids=inputs) if fixed is None else fixed.placed(request, inputs)
-            return self._computed(asked, captured)
+            return self._computed(asked, captured, kind is not None)
 
         owner, own = getattr(request.through, "__self__", None), {"real": engine.real}
         states = engine.policy, engine.recorder, owner, getattr(fixed, "memory", None), own
         roots = [root for root in states if root is not None]
-        warm_ups = 1 if engine.policy is None and fixed is None else 2
         inputs = request.ids if fixed is None else fixed.inputs(request)
-        result, repeated = self._graphs.run(inputs, key, forward, roots, warm_ups)
+        result, repeated = self._graphs.run(inputs, kind, forward, roots)
         engine.real, engine.account = own["real"], result.account
         engine.deliver(result.recorded, request, repeated)
+        self._move(request)
         return result.output
 
-    def _computed(self, request: Request, captured: bool) -> Result:
+    def _computed(self, request: Request, captured: bool, repeated: bool) -> Result:
         engine = self._engine
         observed = engine.policy is not None or engine.recorder is not None
         few = request.places is not None or request.ids.numel() <= FEW
         # Launched one by one, kernels wait for the host: only a captured forward gains by a second stream.
         quick = captured and observed and few and request.ids.is_cuda
         output, recorded = engine.compute(request, Aside(request.ids.device) if quick else nullcontext())
-        if engine.policy is not None and request.step:
+        if engine.policy is not None and request.step and repeated:
             engine.policy.scores.carry()
         return Result(output, recorded, engine.account)
 
-    def _key(self, request: Request, fixed: StaticCache | BlockCache | None) -> tuple[Hashable, ...] | None:
+    def _kind(self, request: Request, fixed: StaticCache | BlockCache | None) -> Kind | None:
         """What forwards have in common that do the same on the device; None: this one is not repeated."""
         engine = self._engine
         if not captures(request.ids.device):
@@ -101,16 +104,19 @@ class Replays:
             return None
         length = None if fixed is None else len(range(request.ids.shape[1])[request.queries])
         policy, recorded = observed
-        return (
+        model, least = engine.model, None
+        if engine.policy is not None:
+            least = engine.least(request.state.shape[1] if fixed is None else fixed.written(request), request.active)
+        return Kind(
             (policy, engine.recorder is not None, request.through is not None),
-            recorded,
-            request.alive is None,
-            length,
-            tuple(request.ids.shape),
             # On a cache of fixed size every forward looks at all of it; without, at the state alone.
-            None if fixed is not None else tuple(request.state.shape),
-            request.ids.device,
-            *facts,
+            None if fixed is not None else request.state.shape[1],
+            (
+                # Several models may share a network.
+                (model.spec, model.ids, model.block),
+                (recorded, least, request.alive is None, length, tuple(request.ids.shape), request.ids.device),
+                *facts,
+            ),
         )
 
     def _observed_key(self, request: Request) -> tuple[Hashable, Hashable] | None:

@@ -2,7 +2,8 @@
 
 A CUDA graph reads and writes the memory that was there at its capture, and has what Python knew built in. It may serve another
 generation where Python knows the same now, value for value, once the tensors of that generation were copied into its memory.
-Whatever is not understood here is compared by identity, so that the graph is then captured anew.
+Whatever is not understood here is compared by identity, so that the graph is then captured anew. What no captured forward reads
+(counters, results, what a forward puts there before it looks) a class names in PASSING: it may differ, and stays what it is.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class State:
         self._held: list[Any] = []
         self.outline = tuple(self._look(root) for root in roots)
 
-    @property
-    def stands(self) -> bool:
-        """Whether all is still there that was compared by identity: another object may have been given its address since."""
-        return all(_there(reference) is not None for reference in self._held)
+    def equals(self, other: State) -> bool:
+        """Whether another state, of which some objects may be gone, has the same outline."""
+        # Another object may have been given the address of one that was compared by identity.
+        return self.outline == other.outline and all(_there(reference) is not None for reference in other._held)
 
     def _look(self, node: Any) -> Any:
         if isinstance(node, Tensor):
@@ -60,7 +61,7 @@ class State:
         if id(node) in self._numbers:
             return "again", self._numbers[id(node)]
         self._numbers[id(node)] = len(self._numbers)
-        return type(node), self._look(vars(node))
+        return type(node), self._look(_attributes(node, passing=False))
 
     def _place(self, storage: Memory) -> int:
         """Which of the memories it is."""
@@ -80,35 +81,55 @@ class State:
         pairs = [(_address(ours), _address(theirs)) for ours, theirs in zip(self.memory, other.memory, strict=True)]
         return all(ours == theirs or not addresses & {ours, theirs} for ours, theirs in pairs)
 
-    def move_into(self, other: State) -> None:
-        """Copy the values of all tensors."""
-        for source, target in zip(self.memory, other.memory, strict=True):
-            if _address(source) != _address(target):
-                _bytes(target).copy_(_bytes(source))
+    def move_into(self, other: State) -> bool:
+        """Copy the values of all tensors; whether any was not there already."""
+        pairs = zip(self.memory, other.memory, strict=True)
+        moved = [(ours, theirs) for ours, theirs in pairs if _address(ours) != _address(theirs)]
+        for ours, theirs in moved:
+            _bytes(theirs).copy_(_bytes(ours))
+        return bool(moved)
 
 
-def saved(roots: Sequence[Any]) -> list[dict[Any, Any]]:
-    """What the objects hold, in containers of their own; tensors are the same ones, and the model is not held."""
+def saved(roots: Sequence[Any], passing: bool = True) -> list[dict[Any, Any]]:
+    """What the objects hold, in containers of their own; tensors are the same ones, and the model is not held.
+
+    Args:
+        passing: with what captured forwards do not read.
+    """
     known: dict[int, Any] = {}
-    return [_copied(root if isinstance(root, dict) else vars(root), known, _reference) for root in roots]
+    return [_copied(_attributes(root, passing), known, _reference, passing=passing) for root in roots]
 
 
 def put(roots: Sequence[Any], contents: list[dict[Any, Any]]) -> None:
-    """Give the objects what was saved of others of their kind; the saved containers stay as they are."""
+    """Give the objects what was saved of others of their kind, besides what was not saved; what was stays as it is."""
     known: dict[int, Any] = {}
     for root, content in zip(roots, contents, strict=True):
         attributes = root if isinstance(root, dict) else vars(root)
-        contents_now = _copied(content, known, _there)  # before anything is let go that only the root holds
-        attributes.clear()
-        attributes.update(contents_now)
+        attributes.update(_copied(content, known, _there, attributes))
 
 
-def _copied(node: Any, known: dict[int, Any], other: Callable[[Any], Any]) -> Any:
-    """The structure copied, tensors as they are; other: what becomes of what is neither."""
+def _attributes(node: Any, passing: bool) -> dict[Any, Any]:
+    """What an object holds; passing: with what captured forwards do not read."""
     if isinstance(node, dict):
-        return {key: _copied(value, known, other) for key, value in node.items()}
+        return node
+    without = () if passing else getattr(type(node), "PASSING", ())
+    return {name: value for name, value in vars(node).items() if name not in without}
+
+
+def _copied(
+    node: Any, known: dict[int, Any], other: Callable[[Any], Any], now: Any = None, passing: bool = True
+) -> Any:
+    """The structure copied, tensors as they are.
+
+    Args:
+        other: what becomes of what is neither. now: what stands there: a copied object keeps the attributes that were not saved.
+    """
+    if isinstance(node, dict):
+        there = now if isinstance(now, dict) else {}
+        return {key: _copied(value, known, other, there.get(key), passing) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
-        parts = [_copied(value, known, other) for value in node]
+        items = now if isinstance(now, (list, tuple)) and len(now) == len(node) else [None] * len(node)
+        parts = [_copied(value, known, other, item, passing) for value, item in zip(node, items, strict=True)]
         if isinstance(node, list):
             return parts
         return type(node)(*parts) if hasattr(node, "_fields") else tuple(parts)
@@ -117,8 +138,10 @@ def _copied(node: Any, known: dict[int, Any], other: Callable[[Any], Any]) -> An
     if not _ours(node):
         return other(node)
     if id(node) not in known:
-        known[id(node)] = object.__new__(type(node))
-        vars(known[id(node)]).update(_copied(vars(node), known, other))
+        known[id(node)] = copied = object.__new__(type(node))
+        there = vars(now) if type(now) is type(node) else {}
+        vars(copied).update(there)
+        vars(copied).update(_copied(_attributes(node, passing), known, other, there, passing))
     return known[id(node)]
 
 

@@ -56,6 +56,10 @@ class StaticCache:
             before = (~real).sum(1, keepdim=True)
         self.memory = CausalMemory(keys, values, state.clone(), real, before, prompt)
 
+    def written(self, request: Request) -> int:
+        """Columns that are written in every step."""
+        return self.memory.prompt
+
     def inputs(self, request: Request) -> Tensor:
         """Long [B + 1]: the newest tokens, and the column they stand in."""
         newest = request.queries.stop - 1
@@ -70,7 +74,7 @@ class StaticCache:
         visible = (index <= column)[None].expand(len(memory.tokens), -1)
         if memory.real is not None:
             visible = visible & memory.real
-        placed = request.placed(column, column - memory.before, visible, memory.prompt)
+        placed = request.placed(column, column - memory.before, visible, self.written(request))
         return replace(placed, ids=memory.tokens, cache=self)
 
     def update(self, layer: int, column: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,6 +105,10 @@ class BlockCache:
         self.memory = BlockMemory()
         self.cache, self.columns = cache, columns
 
+    def written(self, request: Request) -> int:
+        """Columns that are written."""
+        return request.end or request.queries.stop
+
     def inputs(self, request: Request) -> Tensor:
         """Long [B · S + 2]: the state, the first column that is fed and the one behind the last key."""
         queries, ids = request.queries, request.ids
@@ -114,8 +122,7 @@ class BlockCache:
         queries = request.queries
         columns = torch.arange(queries.stop - queries.start, device=inputs.device) + start
         visible = (torch.arange(state.shape[1], device=inputs.device) < end)[None].expand(state.shape)
-        # Later blocks have more keys, so that what is known of this one's number holds for them.
-        placed = request.placed(columns, columns[None], visible, request.end or queries.stop)
+        placed = request.placed(columns, columns[None], visible, self.written(request))
         return replace(placed, ids=state, cache=_in_place(self, columns), block=None)
 
     def layer(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

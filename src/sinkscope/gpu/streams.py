@@ -23,9 +23,9 @@ def on(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @cache
-def stream_for(purpose: str, device: torch.device) -> torch.cuda.Stream:
-    """One for each purpose and GPU: torch hands out few, and then the same ones again."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def stream_for(purpose: str, device: torch.device, priority: int = 0) -> torch.cuda.Stream:
+    """One for each purpose and GPU: torch hands out few, and then the same ones again; cuBLAS keeps memory for each."""
+    return torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
 
 
 class Aside:

@@ -43,6 +43,9 @@ class PolicyRuntime:
         memory: (rule, layer) → what the rule remembers of it. held: its columns. chosen: rule → its keys of all layers.
     """
 
+    PASSING = ("step", "now", "chosen", "_layers")
+    """What no repeated forward reads (see `gpu.state`)."""
+
     def __init__(
         self,
         policy: Policy,

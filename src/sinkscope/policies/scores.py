@@ -25,6 +25,8 @@ class ScoreMemory:
         previous: of the step before. current: of this one, as far as it has come.
     """
 
+    PASSING = ("previous", "_means")
+
     def __init__(self) -> None:
         self.previous: Scores = {}
         self.current: Scores = {}
@@ -86,6 +88,8 @@ class SinkTeller:
     Args:
         causal: sinks are told by all queries so far. width: keys that a causal model's text will have at the end.
     """
+
+    PASSING = ("_block_sums",)
 
     def __init__(self, causal: bool, width: int) -> None:
         self.causal, self.width = causal, width

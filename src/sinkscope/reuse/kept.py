@@ -17,6 +17,8 @@ class Columns:
         moved: how often keys and values got another place in memory, because their shape was another.
     """
 
+    PASSING = ("active",)  # what no repeated forward reads (see `gpu.state`)
+
     def __init__(self, whole: bool) -> None:
         self.active: Tensor | None = None
         self.moved = 0
@@ -88,6 +90,8 @@ class Residuals:
     Attributes:
         active: Long [B, A]: the columns that the streams to come are of; None: of all columns.
     """
+
+    PASSING = ("active",)
 
     def __init__(self) -> None:
         self.active: Tensor | None = None

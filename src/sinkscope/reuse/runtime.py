@@ -39,6 +39,8 @@ class ReuseRuntime:
         work: what was computed so far.
     """
 
+    PASSING = ("fresh", "work", "_before", "_costs")  # what no repeated forward reads (see `gpu.state`)
+
     def __init__(self, rule: Reuse, model: Model, real: Tensor | None, row_keys: list[int]) -> None:
         self.rule, self.model, self.real = rule, model, real
         self.fresh: Tensor | None = None

@@ -25,6 +25,8 @@ PADDED = 32
 class Clock:
     """Where the loop is: steps since the last refresh, which counts 1; how many there were; the first column of the block."""
 
+    PASSING = ("age", "refreshes", "start")  # what no repeated forward reads (see `gpu.state`)
+
     age: int = 0
     refreshes: int = 0
     start: int | None = None

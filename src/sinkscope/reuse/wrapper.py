@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
 from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.groups import accelerated
 from sinkscope.decoding.step import Request, Step
 from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Reuse
@@ -36,7 +37,7 @@ class Reusing:
             self._causal = CausalReuseRuntime(rule, self.model, self.real, row_keys)
         else:
             self._bidirectional = ReuseRuntime(rule, self.model, self.real, row_keys)
-        self._shadow = Shadow(Engine(self.model, self.real)) if shadowed else None
+        self._shadow = Shadow(accelerated(Engine(self.model, self.real))) if shadowed else None
         if self._shadow is not None:
             engine.releases.append(self._shadow.exact.release)
         self.errors: list[Tensor] = []

@@ -148,13 +148,19 @@ def halving(
     while queue:
         batch = queue.pop(0)
         try:
-            yield give(batch)
+            answers = give(batch)
         except torch.cuda.OutOfMemoryError:
             if len(batch) == 1 or not allowed:
                 raise
-            torch.cuda.empty_cache()
-            half = -(-len(batch) // 2)
-            queue[:0] = [batch[:half], batch[half:]]
+            answers = None  # outside of this block nothing holds on to the tensors of the failed batch
+        if answers is not None:
+            yield answers
+            continue
+        from sinkscope.gpu.graphs import drop_unused
+
+        drop_unused()
+        half = -(-len(batch) // 2)
+        queue[:0] = [batch[:half], batch[half:]]
 
 
 def _right(run: RunFolder, task: Task, documents: dict[str, Document], rows: Sequence[Generation]) -> int:

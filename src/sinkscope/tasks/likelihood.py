@@ -26,6 +26,7 @@ from sinkscope.decoding import decoding_from_options, default_decoding, option_f
 from sinkscope.decoding.base import select
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.groups import accelerated
 from sinkscope.decoding.step import Request
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
@@ -83,7 +84,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         """Logits behind the last `keep` of the first `end` tokens, [B, keep, V]."""
         return engine.forward(Request(ids, queries=slice(0, end), kind="read", keep=keep))
 
-    with Engine(model, None, runtime) as engine:
+    with accelerated(Engine(model, None, runtime)) as engine:
         if runtime is None or _fixed(runtime.policy):
             return _counted(*_nats(read(engine, length - 1, length - given), target), 1, runtime)
         begin = min(max(given, 2 * _most(runtime.policy)), length - 1)
@@ -91,7 +92,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         parts = []
         # Tokens before the policy begins are read in one plain forward, those behind one by one: it looks at the step before.
         if begin > given:
-            with Engine(model) as plain:
+            with accelerated(Engine(model)) as plain:
                 early = read(plain, begin - 1, begin - given)
             parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
         for column in range(begin, length):
@@ -177,7 +178,7 @@ def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int
     if model.spec.causal or model.ids.mask is None:
         why = "is a causal model" if model.spec.causal else "names no mask token"
         raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    return Engine(model, None, _runtime(model, ids, policy, keys, given))
+    return accelerated(Engine(model, None, _runtime(model, ids, policy, keys, given)))
 
 
 def _runtime(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> PolicyRuntime | None:

@@ -16,6 +16,8 @@ from sinkscope.trace.causal_scores import over
 class BlockScores:
     """The sums of one group of so many rows over the queries that are in the cache."""
 
+    PASSING = ("_layers", "_visibility")
+
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self._layers: list[tuple[Tensor, Tensor]] = []

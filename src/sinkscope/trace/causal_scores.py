@@ -38,6 +38,8 @@ class CausalScores:
         width: keys that there will be at the end. by_query: sums over the prompt's queries are kept too.
     """
 
+    PASSING = ("_layers",)
+
     def __init__(self, width: int, by_query: bool) -> None:
         self.width, self.by_query = width, by_query
         self.distant = DistantSums(width)

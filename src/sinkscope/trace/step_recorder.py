@@ -38,6 +38,11 @@ class StepRecorder:
         between: name, first query, received [B, layer, …] of each forward that is no step.
     """
 
+    PASSING = (
+        "arrays", "repeated", "between", "_forwards", "_request", "_real", "_queries", "_recorded", "_whole", "_ungated", "_gates",
+    )  # fmt: skip
+    """What no repeated forward reads (see `gpu.state`)."""
+
     def __init__(
         self, frame: Frame, capture: Capture, rows: list[int], offset: int, first: int, last: int | None = None
     ) -> None:
