@@ -26,8 +26,8 @@ class Played:
     """Counts what was captured and replayed.
 
     Attributes:
-        inside: tensors that policy, recorder or cache hold behind a capture, in memory that they did not hold before it. Of a CUDA
-            graph that memory is the pool's, which other graphs write to.
+        inside: tensors that policy, recorder or cache hold behind a capture, in memory that they did not hold before it. Of a
+            CUDA graph that memory is the pool's, which other graphs write to.
     """
 
     def __init__(self) -> None:

@@ -128,8 +128,8 @@ def test_repeated_forwards_are_the_plain_ones(family: str, text: str, kept: str,
 
 @pytest.mark.parametrize("text", ["prefix:block", "sparse:0.25,by=sinks"])
 def test_one_recording_serves_all_blocks(text: str, done: Counter[str]) -> None:
-    """The columns of a block and the number of its keys are those of every block (21 partial steps, of which the very first is plain), and
-    those of a later generation, whose prompt is another.
+    """The columns of a block and the number of its keys are those of every block, and those of a later generation, whose prompt
+    is another: 21 partial steps each, of which the very first is plain.
     """
     model, decoding, prompts = (
         golden.model("llada"),

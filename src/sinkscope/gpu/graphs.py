@@ -197,8 +197,8 @@ class Graphs:
     def _stands_again(self, kind: Kind, state: State) -> bool:
         """Whether the last forward of the kind stood in the same state, which then is one that comes again.
 
-        That one was launched kernel by kernel, so that all kernels are compiled and chosen. Where an earlier generation has a graph
-        of the kind, its last forward says nothing: what comes before the graph's state comes once in a generation.
+        That one was launched kernel by kernel, so that all kernels are compiled and chosen. Where an earlier generation has a
+        graph of the kind, its last forward says nothing: what comes before the graph's state comes once in a generation.
         """
         before, stands = self._met.get(kind), hash(state.outline)
         if before is None and not any(kind in bundle.graphs for bundle in self._known.bundles):

@@ -39,7 +39,8 @@ class StepRecorder:
     """
 
     PASSING = (
-        "arrays", "repeated", "between", "_forwards", "_request", "_real", "_queries", "_recorded", "_whole", "_ungated", "_gates",
+        "arrays", "repeated", "between", "_forwards", "_request", "_real", "_queries", "_recorded", "_whole", "_ungated",
+        "_gates",
     )  # fmt: skip
     """What no repeated forward reads (see `gpu.state`)."""
 
