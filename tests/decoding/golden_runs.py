@@ -30,13 +30,14 @@ DECODINGS = {
     "llada": ss.LladaDecoding, "dream": ss.DreamDecoding, "mmada": ss.MmadaDecoding, "llada_moe": ss.LladaDecoding,
     "llada2": ss.Llada2Decoding, "sdar": ss.SdarDecoding, "fast_dllm_v2": ss.FastDllmDecoding, "a2d_qwen3": ss.MdlmDecoding,
     "a2d_llama": ss.MdlmDecoding, "rnd1": ss.Rnd1Decoding, "open_dcoder": ss.OpenDcoderDecoding,
+    "sdar_moe": ss.SdarDecoding,
 }  # fmt: skip
 LOOPS: dict[str, Any] = {
     "nemotron_diffusion": ss.NemotronDecoding, "nemotron_diffusion_ar": ss.NemotronCausalDecoding,
     "bd3lm": ss.Bd3lmDecoding, "diffusion_gemma": ss.DiffusionGemmaDecoding,
 }  # fmt: skip
 """Families with several loops say which one made a fixture."""
-BLOCKS = ("llada2", "sdar", "fast_dllm_v2")
+BLOCKS = ("llada2", "sdar", "sdar_moe", "fast_dllm_v2")
 """Families whose loops have a cache that can be switched on and off."""
 
 

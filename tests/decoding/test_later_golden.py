@@ -15,7 +15,7 @@ from tests.helpers import golden
 import sinkscope as ss
 from sinkscope.decoding import default_decoding
 
-CASES = golden.cases("generate", families=golden.LATER)
+CASES = golden.cases("generate", families=(*golden.LATER, *golden.EXPERTS))
 RAGGED = [case for case in CASES if case[1].startswith("gen_batch_ragged")]
 BLOCK_CASES = [case for case in CASES if case[0] in BLOCKS]
 WITH_STEPS = [
@@ -41,7 +41,7 @@ def test_all_loops_have_fixtures() -> None:
     loops = {golden.manifest(family)["generate"][name].get("loop", "llada") for family, name in CASES}
     blocks = {"llada2", "llada2.1", "sdar", "sdar_eval", "fast_dllm_v2", "fast_dllm_v2_batch"}
     assert loops == {*blocks, "llada", "mdlm", "rnd1", "open_dcoder"}
-    assert len(CASES) == 71
+    assert len(CASES) == 80
 
 
 @pytest.mark.slow
@@ -105,9 +105,7 @@ def test_candidates_and_confidence_are_the_official_ones(family: str, name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize(
-    ("family", "name"), golden.cases("generation_attention", families=("llada2", "sdar", "fast_dllm_v2"))
-)
+@pytest.mark.parametrize(("family", "name"), golden.cases("generation_attention", families=BLOCKS))
 def test_received_in_block_loops(family: str, name: str, cached: bool) -> None:
     """`received` is of the active block, `received_all` of all queries; stored blocks are a kind of their own."""
     about, stored = golden.manifest(family)["generation_attention"][name], golden.arrays(family, name)

@@ -19,6 +19,9 @@ LATER = (
 )  # fmt: skip
 """Folder names of the families that came later; the family of both a2d folders is "a2d"."""
 
+EXPERTS = ("sdar_moe",)
+"""Folder names of further networks of a family: a mixture of experts, whose family is "sdar"."""
+
 NEWEST = ("nemotron_diffusion", "a2d_bd3lm", "diffusion_gemma")
 """Folder names of families with two modes, two loops, or a canvas; the family of the first is "nemotron", of the second "a2d"."""
 

@@ -175,19 +175,53 @@ def test_a_config_that_only_speaks_of_quantisation_is_plain(tmp_path: Path) -> N
     torch.testing.assert_close(found, expected, msg="saved again in full: only its config speaks of quantisation")
 
 
-@pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "compressed-tensors", "awq"])
-def test_quantised_checkpoints_are_refused_by_name_without_their_package(method: str, tmp_path: Path) -> None:
+def say_quantised(folder: Path, settings: dict[str, Any] | None, stored: torch.dtype) -> None:
+    """Writes a tiny Llama with one weight of another dtype, and what its config says of it."""
     from safetensors.torch import load_file, save_file
 
-    written("llama", BASE, tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    settings = {"bits": 4, "group_size": 8, "load_in_4bit": True, "config_groups": {}, "format": "dense"}
-    config["quantization_config"] = {"quant_method": method, **settings}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.0.mlp.up_proj.weight"] = torch.zeros(10, dtype=torch.uint8)
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ss.CheckpointError, match=f"quantised with {method}, could not be loaded"):
+    written("llama", BASE, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | ({"quantization_config": settings} if settings else {})))
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    weights[name] = torch.zeros(weights[name].shape, dtype=stored)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "package"),
+    [
+        ("gptq", {"bits": 4, "group_size": 8}, "optimum"),
+        ("bitsandbytes", {"load_in_4bit": True}, "bitsandbytes"),
+        ("bitsandbytes", {"load_in_8bit": True}, "bitsandbytes"),
+        ("compressed-tensors", {"config_groups": {}, "format": "dense"}, "compressed-tensors"),
+        ("awq", {"bits": 4, "group_size": 8, "version": "gemm"}, "gptqmodel"),
+    ],
+)
+def test_quantised_checkpoints_are_refused_by_name_without_their_package(
+    method: str, settings: dict[str, Any], package: str, tmp_path: Path
+) -> None:
+    say_quantised(tmp_path, {"quant_method": method, **settings}, torch.uint8)
+    with pytest.raises(
+        ss.CheckpointError, match=f"quantised with {method}, could not be loaded: .*pip install.*{package}"
+    ):
+        ss.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"quant_method": "nonsense"}, "nonsense"),
+        ({"quant_method": "bitsandbytes"}, "bitsandbytes"),  # neither of its two kinds is switched on
+        (None, "an unknown method"),
+    ],
+)
+def test_quantised_weights_never_load_as_plain_numbers(
+    settings: dict[str, Any] | None, name: str, tmp_path: Path
+) -> None:
+    """transformers warns and casts them to float32 where it makes nothing of the method."""
+    say_quantised(tmp_path, settings, torch.int8)
+    with pytest.raises(ss.CheckpointError, match=f"quantised with {name}, which transformers .* does not undo"):
         ss.load(tmp_path, device="cpu")
 
 

@@ -14,14 +14,14 @@ PADDED_QUERIES = ("llada", "mmada")
 """Families whose fixtures define what the rows of padded queries are; elsewhere they are implementation specific."""
 
 
-ALL = (*golden.FAMILIES, *golden.LATER)
+ALL = (*golden.FAMILIES, *golden.LATER, *golden.EXPERTS)
 LOGITS = {"atol": 2e-4, "rtol": 1e-4}
 ATTENTION = {"atol": 2e-5, "rtol": 0.0}
-PLAIN = [*golden.cases("forward", "forward_T"), *golden.cases("forward", families=golden.LATER)]
+PLAIN = [*golden.cases("forward", "forward_T"), *golden.cases("forward", families=ALL[len(golden.FAMILIES) :])]
 """Forwards of which every row is defined."""
 
 
-@pytest.mark.parametrize("family", golden.FAMILIES)
+@pytest.mark.parametrize("family", [*golden.FAMILIES, *golden.EXPERTS])
 def test_fixtures_are_the_ones_in_the_manifest(family: str) -> None:
     listed = golden.manifest(family)["files"]
     assert "manifest.json" not in listed
@@ -39,7 +39,7 @@ def test_fixtures_are_the_ones_in_the_manifest(family: str) -> None:
 
 @pytest.mark.parametrize("family", ALL)
 def test_family_and_the_tolerances_that_the_project_promises(family: str) -> None:
-    name = {"llama": "causal", "a2d_qwen3": "a2d", "a2d_llama": "a2d"}.get(family, family)
+    name = {"llama": "causal", "a2d_qwen3": "a2d", "a2d_llama": "a2d", "sdar_moe": "sdar"}.get(family, family)
     assert golden.model(family).family == name
     tolerances = golden.manifest(family)["tolerances"]
     assert tolerances["logits_float32"] == LOGITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.load import family_of
+from sinkscope.models.load import FAMILIES, family_of
 
 LOGITS = {"atol": 2e-4, "rtol": 1e-4}
 WITHOUT_A_MASK_TOKEN = ("llada_moe", "llada2", "fast_dllm_v2", "a2d_qwen3", "a2d_llama", "open_dcoder")
@@ -129,40 +130,31 @@ def test_settings_that_no_released_model_has_are_refused(family: str, key: str, 
         ss.load(tmp_path / "checkpoint", device="cpu")
 
 
-def test_the_mixture_of_experts_of_sdar_is_qwen3_moe_in_blocks(tmp_path: Path) -> None:
-    """No official code was run: against transformers' own network, its own attention and the block mask."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    sizes = {
-        "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16,
-    }  # fmt: skip
-    experts = {
-        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
-    }  # fmt: skip
-    torch.manual_seed(0)
-    config = Qwen3MoeConfig(**sizes, **experts, num_key_value_heads=2, vocab_size=128, tie_word_embeddings=False)
-    config._attn_implementation = "eager"
-    network = Qwen3MoeForCausalLM(config).eval()
-    for parameter in network.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    network.save_pretrained(tmp_path)
-    stored = json.loads((tmp_path / "config.json").read_text())
-    own = {
-        "model_type": "sdar_moe", "architectures": ["SDARMoeForCausalLM"], "block_size": 4, "mask_token_id": 127,
-    }  # fmt: skip
-    stored.pop("num_local_experts", None)  # transformers' own name for them
-    (tmp_path / "config.json").write_text(json.dumps({**stored, **own, "num_experts": 8}))
+def test_experts_of_sdar_are_not_normalised_where_the_config_does_not_say(tmp_path: Path) -> None:
+    """The official config class takes it as false; RND1's released model does normalise."""
+    config = {**json.loads((golden.checkpoint("sdar_moe") / "config.json").read_text())}
+    del config["norm_topk_prob"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").symlink_to(golden.checkpoint("sdar_moe") / "model.safetensors")
     model = ss.load(tmp_path, device="cpu", dtype="float32")
-    assert (model.family, model.block, model.ids.mask) == ("sdar", 4, 127)
-    ids = torch.randint(0, 127, (2, 14), generator=torch.Generator().manual_seed(1))
-    block = torch.arange(14) // 4
-    seen = torch.where(block[None] <= block[:, None], 0.0, torch.finfo(torch.float32).min)
-    with torch.no_grad():
-        expected = network(ids, attention_mask=seen[None, None].expand(2, 1, -1, -1), output_attentions=True)
-    torch.testing.assert_close(model.logits(ids), expected.logits, **LOGITS)
-    torch.testing.assert_close(model.attention(ids), torch.stack(expected.attentions), atol=2e-5, rtol=0)
-    assert len(ss.generate(model, ids[:, :9], ss.SdarDecoding(length=8, top_k=1), seed=0).answers[0]) == 11
+    ids = golden.tensor("sdar_moe", "forward_T16.npz", "input_ids")
+    official = golden.tensor("sdar_moe", "forward_default_routing.npz", "logits")
+    torch.testing.assert_close(model.logits(ids, block=4)[:1], official, **LOGITS)
+    rnd1 = Checkpoint(golden.checkpoint("rnd1"), "rnd1")
+    rnd1.config.pop("norm_topk_prob")
+    assert FAMILIES["rnd1"].config(rnd1).norm_topk_prob
+
+
+def test_ids_of_a2d_are_the_tokenizers_first() -> None:
+    """As in dllm's samplers, whatever config.json has kept of the causal model."""
+    checkpoint = Checkpoint(golden.checkpoint("a2d_qwen3"), "a2d")
+    checkpoint.config.update(eos_token_id=1, pad_token_id=2, mask_token_id=3)
+    tokenizer = SimpleNamespace(
+        eos_token_id=11, pad_token_id=12, mask_token_id=None, get_vocab=lambda: {"<|mask|>": 13}
+    )
+    ids = FAMILIES["a2d"].special_ids(checkpoint, tokenizer)
+    assert (ids.eos, ids.pad, ids.mask) == ((11,), 12, 13)
+    assert FAMILIES["a2d"].special_ids(checkpoint, None).eos == (1,)
 
 
 def test_llada2_asks_for_a_transformers_that_routes_right(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ from sinkscope.models.selfcheck import CheckedBound, SelfCheck
 HALF = [(family, "bfloat16") for family in golden.FAMILIES]
 
 
-@pytest.mark.parametrize(("family", "dtype"), [*product(golden.FAMILIES + golden.LATER, ["float32"]), *HALF])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [*product(golden.FAMILIES + golden.LATER + golden.EXPERTS, ["float32"]), *HALF]
+)
 def test_golden_checkpoints_pass(family: str, dtype: str) -> None:
     model = golden.model(family, dtype)
     ids = torch.arange(24)[None]

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from lab.causal_types import tiny
 from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.models.llada import IDLE
 from sinkscope.models.settings import inert
 
-FAMILIES = ("llada", "dream", "mmada", *golden.LATER, "nemotron_diffusion", "a2d_bd3lm")
+FAMILIES = ("llada", "dream", "mmada", *golden.LATER, *golden.EXPERTS, "nemotron_diffusion", "a2d_bd3lm")
 OTHERS = {
     "llada2": {"expert_capacity": 4, "rotary_dim": 4, "norm_head": True, "num_nextn_predict_layers": 1},
     "llada": {
@@ -41,6 +42,20 @@ UNUSED = {
     ),  # no biases; the paradigm says the default mode
 }
 """Settings that the official file of a family ignores."""
+
+
+SIZES = (
+    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim hidden_act "
+    "max_position_embeddings initializer_range rms_norm_eps use_cache tie_word_embeddings attention_bias attention_dropout"
+)
+OFFICIAL = {
+    "nemotron_diffusion": f"{SIZES} rope_parameters mlp_bias sliding_window attn_implementation mask_token_id dlm_paradigm "
+    "block_size dlm_loss_weight ar_loss_weight dp_varying_mask_ratio bos_token_id eos_token_id",
+    "sdar_moe": f"{SIZES} rope_theta rope_scaling use_sliding_window sliding_window max_window_layers decoder_sparse_step "
+    "moe_intermediate_size num_experts_per_tok num_experts norm_topk_prob output_router_logits router_aux_loss_coef "
+    "mlp_only_layers",
+}
+"""Fields of official config classes that are not part of transformers: all stand in the fixtures, and so are tried below."""
 
 
 DECIDED_ELSEWHERE = (
@@ -77,6 +92,12 @@ def outcome(family: str, folder: Path, config: dict[str, Any]) -> torch.Tensor |
         return model.logits(torch.arange(40)[None], block=None)
     except (ss.SinkscopeError, RuntimeError) as error:  # groups of experts that do not divide fail in the forward
         return str(error)
+
+
+@pytest.mark.parametrize("family", OFFICIAL)
+def test_fixtures_have_the_fields_of_the_official_classes(family: str) -> None:
+    config = json.loads((golden.checkpoint(family) / "config.json").read_text())
+    assert set(OFFICIAL[family].split()) <= set(config)
 
 
 @pytest.mark.slow
@@ -199,3 +220,64 @@ def test_no_field_of_the_networks_own_config_class_is_silently_ignored(family: s
         if isinstance(found, torch.Tensor) and found.shape == plain.shape and torch.equal(found, plain):
             silent.append(name)
     assert set(silent) <= {"max_position_embeddings"}, silent
+
+
+COMPUTED = {
+    "llama": {
+        "expert_capacity": 4, "use_qk_norm": True, "attention_multiplier": 0.5, "attn_logit_softcapping": 30.0,
+        "logit_scale": 2.0, "attention_sinks": 4, "sliding_window": 8, "alibi": True,
+    },
+    "gpt2": {"attn_logit_softcapping": 30.0, "qk_layernorm": True},
+    "bert": {"residual_multiplier": 0.5},
+}  # fmt: skip
+"""Settings that other networks have, and these would be computed without."""
+HARMLESS = {
+    "llama": {
+        "is_llama_config": True, "rope_interleaved": True, "topk_method": "noaux_tc", "max_window_layers": 2, "auto_map": {},
+        "use_sliding_window": False, "sliding_window": 4096, "attention_sinks": None, "logit_scale": False, "unsloth_fixed": True,
+        "_name_or_path": "x", "torch_dtype": "bfloat16", "transformers_version": "4.40.0", "logits_scaling": None,
+    },
+    "gpt2": {"n_inner": None, "task_specific_params": {"a": 1}, "scale_attn_weights": True},
+    "bert": {"pooler_type": "first_token_transform", "directionality": "bidi"},
+}  # fmt: skip
+"""Settings that real files carry, as they carry them."""
+
+
+def small_network(kind: str, folder: Path) -> dict[str, Any]:
+    """A tiny random network of transformers, and what its config.json says."""
+    import transformers
+
+    head = "MaskedLM" if kind == "bert" else "LMHeadModel" if kind == "gpt2" else "CausalLM"
+    name = {"gpt2": "GPT2", "llama": "LlamaFor", "bert": "BertFor"}[kind]
+    network_class = getattr(transformers, name + head)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else sizes
+    network_class(network_class.config_class(vocab_size=96, **sizes)).save_pretrained(folder)
+    return dict(json.loads((folder / "config.json").read_text()))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, settings in COMPUTED.items() for name in settings])
+def test_settings_that_compute_and_that_transformers_would_ignore_are_refused(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    config = small_network(kind, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, name: COMPUTED[kind][name]}))
+    with pytest.raises(ss.CheckpointError, match=f"sets {name} to"):
+        ss.load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_what_real_files_carry_besides_is_no_reason(kind: str, tmp_path: Path) -> None:
+    config = small_network(kind, tmp_path)
+    plain = ss.load(tmp_path, device="cpu").logits(torch.arange(9)[None])
+    (tmp_path / "config.json").write_text(json.dumps({**config, **HARMLESS[kind]}))
+    assert torch.equal(ss.load(tmp_path, device="cpu").logits(torch.arange(9)[None]), plain)
+
+
+def test_settings_of_the_text_network_are_looked_at_too(tmp_path: Path) -> None:
+    tiny("gemma3").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["text_config"]["expert_capacity"] = 4
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ss.CheckpointError, match="sets expert_capacity to 4"):
+        ss.load(tmp_path, device="cpu")

@@ -11,6 +11,8 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
+from sinkscope.cli.models import facts
+from sinkscope.models.load import find
 
 
 def transformers_llama() -> torch.nn.Module:
@@ -127,6 +129,7 @@ OTHER_KINDS = {
     "T5ForConditionalGeneration": (T5, "encoder–decoder", "encoder–decoder"),
     "T5EncoderModel": (T5, "no language-model head", "no causal language model of this type"),
     "LlamaModel": ({**SIZES, "vocab_size": 64}, "no language-model head", "holds a LlamaModel, which has no language-model head"),
+    "BertModel": ({**SIZES, "vocab_size": 64}, "no language-model head", "holds a BertModel, which has no language-model head"),
     "BertForSequenceClassification": (
         {**SIZES, "vocab_size": 64}, "no language-model head", "which has no language-model head",
     ),
@@ -144,8 +147,9 @@ def test_the_true_reason_when_wrapped_and_when_loaded(name: str, tmp_path: Path)
     with pytest.raises(InputError, match=wrapped):
         ss.wrap(network)
     network.save_pretrained(tmp_path)
-    with pytest.raises(ss.CheckpointError, match=loaded):
-        ss.load(tmp_path)
+    for tell in (lambda: ss.load(tmp_path), lambda: facts(find(tmp_path))):
+        with pytest.raises(ss.CheckpointError, match=loaded):
+            tell()
 
 
 UNMEASURED = {
@@ -160,9 +164,6 @@ UNMEASURED = {
 def test_a_description_tells_what_a_load_would_refuse(name: str, tmp_path: Path) -> None:
     """Before the weights are read, which may be many gigabytes."""
     import transformers
-
-    from sinkscope.cli.models import facts
-    from sinkscope.models.load import find
 
     kind: Any = getattr(transformers, f"{name}ForCausalLM")
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}

@@ -76,8 +76,8 @@ def families() -> dict[str, list[dict[str, str]]]:
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What a checkpoint is, by name, from its config and the headers of its weights."""
     from sinkscope.cli.output import size
-    from sinkscope.models.dry_probe import dry_probe
     from sinkscope.models.load import family_of
+    from sinkscope.models.probe import dry_probe
     from sinkscope.models.tokenizer import read_tokenizer
 
     family = family_of(checkpoint)

@@ -44,5 +44,6 @@ FAMILY = FAMILIES.add(
         padding="right",
         optional_blocks=True,
         mask_text="<|mask|>",
+        ids_from="tcg",  # dllm asks the tokenizer
     )
 )

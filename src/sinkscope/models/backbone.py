@@ -105,7 +105,7 @@ class BackboneFamily(Family):
         title: the family in messages.
         only: settings of config.json that change the network → the values that released models use.
         reads: settings that `settings` reads, besides the usual ones; any other that is on is refused (see models.settings).
-        mask_id, eos_id, mask_text, turn_text: see `usual_ids`.
+        mask_id, eos_id, mask_text, turn_text, ids_from: see `usual_ids`.
     """
 
     backbone: str = ""
@@ -116,6 +116,7 @@ class BackboneFamily(Family):
     eos_id: int | None = None
     mask_text: str | None = None
     turn_text: str | None = "<|im_end|>"
+    ids_from: str = "cgt"
 
     def backbone_of(self, checkpoint: Checkpoint) -> str:
         """transformers' name of a checkpoint's network."""
@@ -192,7 +193,8 @@ class BackboneFamily(Family):
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from the checkpoint's files, else the official ones."""
-        return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, self.mask_text, self.turn_text)
+        texts = self.mask_text, self.turn_text
+        return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, *texts, self.ids_from)
 
 
 ROUTING = (
@@ -201,15 +203,19 @@ ROUTING = (
 """What `routing` reads."""
 
 
-def routing(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Sizes and routing of a mixture of experts, in the words that Qwen3-MoE and its descendants share."""
+def routing(checkpoint: Checkpoint, normalised: bool = False) -> dict[str, Any]:
+    """Sizes and routing of a mixture of experts, in the words that Qwen3-MoE and its descendants share.
+
+    Args:
+        normalised: whether the weights of the chosen experts sum to 1 where config.json does not say.
+    """
     return {
         "moe_intermediate_size": checkpoint.size("moe_intermediate_size"),
         "num_experts": checkpoint.size("num_experts"),
         "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
         "decoder_sparse_step": checkpoint.size("decoder_sparse_step", 1),
         "mlp_only_layers": list(checkpoint.config.get("mlp_only_layers") or []),
-        "norm_topk_prob": bool(checkpoint.config.get("norm_topk_prob", True)),
+        "norm_topk_prob": bool(checkpoint.config.get("norm_topk_prob", normalised)),
     }
 
 

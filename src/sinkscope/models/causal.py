@@ -23,9 +23,10 @@ from sinkscope.base.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.models.backbone import empty_network
-from sinkscope.models.checkpoint import Checkpoint, complain, fill
+from sinkscope.models.checkpoint import Checkpoint, complain, fill, listed
 from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.probe import number_layers
+from sinkscope.models.settings import check_computing
 from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
 MEDIA = ("vision", "audio")
@@ -124,9 +125,7 @@ def pretrained(
     Args:
         unused: parts of the names of weights that the checkpoint may hold and the network does not have.
     """
-    if not checkpoint.quantised:  # else its tensors are packed
-        _check_sizes(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
-    register()
+    without_weights(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
     placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
     try:
         with _quiet(bars=sys.stderr.isatty()):
@@ -144,44 +143,39 @@ def pretrained(
     except SinkscopeError:
         raise
     except Exception as error:  # anything from KeyError to RuntimeError for a bad checkpoint
-        refuse_own_attention(error, checkpoint, network_class)
         kind = f", which is quantised with {checkpoint.quantised}," if checkpoint.quantised else ""
         raise CheckpointError(f"{checkpoint.source}{kind} could not be loaded: {one_line(error)}") from error
+    # A quantizer that turned weights back into full numbers is gone, and has left `is_quantized` False.
+    if checkpoint.quantised and not any(hasattr(network, name) for name in ("hf_quantizer", "is_quantized")):
+        from transformers import __version__
+
+        raise CheckpointError(
+            f"{checkpoint.source} is quantised with {checkpoint.quantised}, which transformers {__version__} does not undo: its "
+            "packed weights would be taken for plain numbers; give the original checkpoint"
+        )
     misshapen = sorted(
         f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
-    _refuse_headless(checkpoint, sorted(report["missing_keys"]))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
     # transformers puts quantised layers where their kernels run.
     loaded: nn.Module = network if checkpoint.quantised else network.to(device)
     return loaded.eval().requires_grad_(False)
 
 
-def refuse_own_attention(error: Exception, checkpoint: Checkpoint, network_class: Any) -> None:
+def refuse_own_attention(error: object, checkpoint: Checkpoint, network_class: Any) -> None:
     """Say what the error means where a network does not have sinkscope's attention in its own list."""
     if isinstance(error, KeyError) and error.args == (NAME,):
         raise CheckpointError(
             f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
             "not through transformers' attention interface, so it cannot be measured"
-        ) from error
+        ) from None
 
 
 HEADLESS = (
     "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"
 )  # fmt: skip
 """How transformers' names of networks without a language-model head end; GPT2LMHeadModel has one."""
-
-
-def _refuse_headless(checkpoint: Checkpoint, missing: list[str]) -> None:
-    """Say what is missing where config.json names a network without a language-model head."""
-    listed = checkpoint.config.get("architectures")
-    name = str(listed[0]) if isinstance(listed, list) and listed else ""
-    if missing and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
-        raise CheckpointError(
-            f"{checkpoint.source} holds a {name}, which has no language-model head ({len(missing)} tensors of it are missing); "
-            "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
-        )
 
 
 def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any]:
@@ -223,6 +217,9 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     if isinstance(network_class, (tuple, list)):
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
+    for part in ("", "text_config"):
+        if not part or isinstance(checkpoint.config.get(part), dict):
+            check_computing(checkpoint.section(part) if part else checkpoint, type(getattr(config, part, config)))
     if network_class.config_class is (getattr(config, "sub_configs", None) or {}).get("text_config"):
         config = config.get_text_config()  # a text network, of a checkpoint that holds towers for images beside it
     return network_class, config
@@ -237,18 +234,38 @@ def _plain_floats(value: Any) -> Any:
     return [_plain_floats(one) for one in value] if isinstance(value, list) else value
 
 
-def _check_sizes(checkpoint: Checkpoint, network_class: Any, config: Any) -> None:
-    """Refuse a config that declares much more than the weights hold, before transformers makes room for it."""
+def without_weights(checkpoint: Checkpoint, network_class: Any, config: Any) -> Any:
+    """The network on the meta device, with sinkscope's attention, refused where the checkpoint cannot fill it.
+
+    Before transformers makes room for it: a config may declare much more than the weights hold, and no head may be stored.
+    """
     stored = sum(math.prod(shape) for shape in checkpoint.shapes.values())
-    with checkpoint.described(), torch.device("meta"):
-        network = network_class(config)
-        declared = sum(parameter.numel() for parameter in network.parameters())
-        kept = sum(buffer.numel() for buffer in network.buffers())  # masks and tables that follow from the config
-    if declared > 2 * stored or kept > MOST_KEPT:
+    register()
+    try:
+        with checkpoint.described(), torch.device("meta"):
+            network = network_class._from_config(config, attn_implementation=NAME)
+    except CheckpointError as error:
+        refuse_own_attention(error.__cause__, checkpoint, network_class)
+        raise
+    parameters = dict(network.named_parameters())
+    declared = sum(parameter.numel() for parameter in parameters.values())
+    kept = sum(buffer.numel() for buffer in network.buffers())  # masks and tables that follow from the config
+    architectures = checkpoint.config.get("architectures")
+    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    body, tied = f"{network.base_model_prefix}.", network.all_tied_weights_keys
+    head = [each for each in parameters if not each.startswith(body) and each not in tied]
+    lost = not any(each in checkpoint.shapes for each in head)
+    if head and lost and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
+        raise CheckpointError(
+            f"{checkpoint.source} holds a {name}, which has no language-model head ({listed(head)} missing); "
+            "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
+        )
+    if not checkpoint.quantised and (declared > 2 * stored or kept > MOST_KEPT):  # quantised tensors are packed
         raise CheckpointError(
             f"{checkpoint.source}: config.json declares {declared + kept:,} numbers, but the weights hold {stored:,}; "
             "check that config.json and the weights belong together"
         )
+    return network
 
 
 def _require_sizes(checkpoint: Checkpoint, config: Any) -> None:

@@ -226,13 +226,20 @@ class Checkpoint:
         `quantization_config` of the file that it came from.
         """
         settings = self.config.get("quantization_config")
-        if not settings:
-            return ""
+        odd = [name for name, dtype in self._dtypes.items() if dtype not in FULL]
+        if not settings:  # without settings buffers may be whole numbers, and weights may not
+            odd = [name for name in odd if name.endswith(".weight") and len(self.shapes[name]) > 1]
+        method = settings.get("quant_method") if isinstance(settings, dict) else None
+        return str(method or "an unknown method") if odd else ""
+
+    @cached_property
+    def _dtypes(self) -> dict[str, str]:
+        """Tensor name → dtype, in the words of safetensors."""
+        found: dict[str, str] = {}
         for path in sorted(set(self.files.values())):
             with opened(path, self.source) as tensors:
-                if any(tensors.get_slice(name).get_dtype() not in FULL for name in tensors.keys()):  # noqa: SIM118
-                    return str(settings.get("quant_method")) if isinstance(settings, dict) else "an unknown method"
-        return ""
+                found |= {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        return found
 
     def refuse_quantised(self) -> None:
         """Refuse quantised weights, for networks that are filled tensor by tensor."""

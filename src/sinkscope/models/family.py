@@ -257,19 +257,21 @@ def usual_ids(
     eos: int | None = None,
     mask_text: str | None = None,
     turn_text: str | None = "<|im_end|>",
+    order: str = "cgt",
 ) -> SpecialIds:
     """Ids from config.json, generation_config.json and the tokenizer, else the official ones where the vocabulary has them.
 
     Args:
         mask, eos: the official ids. mask_text, turn_text: texts of mask and end of turn, where the tokenizer has no attribute.
+        order: which of the three counts first (see `id_reader`).
     """
     read = id_reader(checkpoint, tokenizer, checkpoint.size("vocab_size"))
-    ends = all_ids(*read("eos", "cgt", eos), *read("pad", "c"))
+    ends = all_ids(*read("eos", order, eos), *read("pad", "c"))
     return SpecialIds(
-        mask=first_id(*read("mask", "cgt", mask, mask_text)),
+        mask=first_id(*read("mask", order, mask, mask_text)),
         eos=ends,
-        bos=first_id(*read("bos", "cgt")),
-        pad=first_id(*read("pad", "cgt"), ends),
+        bos=first_id(*read("bos", order)),
+        pad=first_id(*read("pad", order), ends),
         eot=first_id(*read("eot", "t", text=turn_text)),
     )
 

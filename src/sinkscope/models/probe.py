@@ -23,6 +23,8 @@ from sinkscope.base.errors import CheckpointError, InputError, SinkscopeError
 from sinkscope.base.files import one_line
 
 if TYPE_CHECKING:
+    from sinkscope.models.checkpoint import Checkpoint
+    from sinkscope.models.family import Family
     from sinkscope.models.model import Model
 
 TOKENS = 12
@@ -93,6 +95,30 @@ def probe(model: Model) -> Attending:
         config = model.network.config.get_text_config()
         setattr(config, FULL_MASKS, True)
         return _probe(model)
+
+
+def dry_probe(checkpoint: Checkpoint, family: Family) -> None:
+    """Refuse an architecture of transformers that cannot be measured, without its weights, for the reason that `ss.load` gives.
+
+    Says nothing where a network without weights cannot be run to its end: most look at numbers on the way.
+    """
+    from sinkscope.models.causal import architecture, without_weights
+    from sinkscope.models.model import Model
+    from sinkscope.models.variant import PLAIN, read_variant
+
+    if not family.probed or read_variant(checkpoint.config, checkpoint.source) != PLAIN:
+        return
+    network_class, config = architecture(checkpoint, "CAUSAL" if family.causal else "MASKED")
+    network = without_weights(checkpoint, network_class, config)
+    try:
+        family.adopt(network)
+        probe(Model(checkpoint, family, network.eval(), None, torch.device("meta")))
+    except CheckpointError as error:
+        # What a network without numbers raised is no reason; what sinkscope says of its attention is.
+        if error.__cause__ is None or isinstance(error.__cause__, SinkscopeError):
+            raise
+    except Exception:  # a network may raise anything where it has no numbers
+        return
 
 
 def _probe(model: Model) -> Attending:

@@ -17,8 +17,8 @@ class Rnd1(BackboneFamily):
     """The RND1 family (radicalnumerics/RND1-Base-0910)."""
 
     def settings(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Sizes and routing of the experts."""
-        return routing(checkpoint)
+        """Sizes and routing of the experts, whose weights the released model normalises."""
+        return routing(checkpoint, normalised=True)
 
 
 FAMILY = FAMILIES.add(

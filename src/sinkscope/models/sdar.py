@@ -1,7 +1,7 @@
 """SDAR: Qwen3 continued as a block diffusion model; position j predicts token j, and attention stands in blocks.
 
-Checked against the official modelling code at float32 (tests/golden/sdar); its mixture of experts, whose official code was not
-run, against Qwen3-MoE's own with the same mask. The official norm, a kernel of flash-attn, multiplies by its weight before it
+Checked against the official modelling code at float32 (tests/golden/sdar), and its mixture of experts against a third-party copy
+of the official file (tests/golden/sdar_moe). The official norm, a kernel of flash-attn, multiplies by its weight before it
 casts back; transformers' casts first, which in bf16 may differ in the last bit.
 """
 

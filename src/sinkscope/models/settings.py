@@ -6,8 +6,10 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable
 from functools import cache
+from typing import Any
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.checkpoint import ROTATION, Checkpoint
@@ -49,15 +51,41 @@ def inert(name: str) -> bool:
     return name in INERT or name in _of_any_model() or name.startswith("_") or any(part in name for part in PARTS)
 
 
+COMPUTING = re.compile(
+    r"capacity|soft_?cap|clip_qkv|alibi|^sliding_window$|attention_chunk|no_rope|"
+    r"(attention|attn|num|use)_sinks?(_tokens?)?$|(attention|attn|output)_gate|gated_att|qk_?(layer_?)?norm|(query|key|q|k)_norm|"
+    r"(attention|residual|embedding|logits?|head|key)_multiplier|logits?_scal|(residual|attn|attention)_scale|scale_(emb|depth|logits)"
+)
+"""Names of settings by which some networks compute something else."""
+
+
+def check_computing(checkpoint: Checkpoint, config_class: Any) -> None:
+    """Refuse a setting that is on, has a name of COMPUTING, and is none of transformers' class, which would ignore it.
+
+    Config files of causal and masked models hold much that is of no account, under names that nobody has listed; so a setting
+    that the class lacks is not refused for that alone, as `check_settings` does it.
+    """
+    known = {*config_class().to_dict(), *dir(config_class), *config_class.attribute_map}
+    if checkpoint.config.get("use_sliding_window") is False:
+        known.add("sliding_window")
+    _refuse(checkpoint, (name for name in checkpoint.config if COMPUTING.search(name) and name not in known))
+
+
 def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:
     """Refuse a config.json with a setting that is on and that neither the family reads nor is known to be harmless."""
-    for name, value in checkpoint.config.items():
-        if value in (None, False, "", [], {}) or name in read or inert(name):
-            continue
-        raise CheckpointError(
-            f"{checkpoint.source}: config.json sets {name} to {value!r}, which sinkscope does not know of "
-            f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of config.json"
-        )
+    _refuse(checkpoint, (name for name in checkpoint.config if name not in read and not inert(name)))
+
+
+def _refuse(checkpoint: Checkpoint, unknown: Iterable[str]) -> None:
+    """Refuse the first of these settings that is on."""
+    for name in unknown:
+        value = checkpoint.config[name]
+        if value not in (None, False, "", [], {}):
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json sets {name} to {value!r}, which sinkscope does not know of "
+                f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of "
+                "config.json"
+            )
 
 
 def check_layers(checkpoint: Checkpoint) -> None:
