@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sinkscope.models.backbone import empty_network, side_by_side
-from sinkscope.models.checkpoint import Checkpoint, fill
+from sinkscope.models.causal import LLAMA
+from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.load import family_of, load, resolve_device, resolve_dtype
 from sinkscope.models.model import Model
 
@@ -29,6 +29,7 @@ class RandomCheckpoint(Checkpoint):
 
     stored_dtype = torch.bfloat16
     digest = "random weights"
+    quantised = ""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -111,22 +112,9 @@ def model_of(name: str, device: str, dtype: str) -> Model:
     where = resolve_device(device)
     checkpoint = RandomCheckpoint(Path(), name)
     family = family_of(checkpoint)
-    build = random_llama if family.causal else family.build
+    build = LLAMA.build if family.causal else family.build
     network = build(checkpoint, where, resolve_dtype(dtype, where, checkpoint))
     return Model(checkpoint, family, network, None, where)
-
-
-def random_llama(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """transformers' own Llama, filled without a file to load from."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(**{name: value for name, value in checkpoint.config.items() if name != "model_type"})
-    network = empty_network(LlamaForCausalLM, config)
-    names = {name: name for name, _ in network.named_parameters()}
-    fill(network, checkpoint, names, device, dtype, lambda: side_by_side(network, device, dtype))
-    network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
-    built: nn.Module = network
-    return built
 
 
 def with_masks(model: Model, prompt: Tensor, answer: int) -> Tensor:

@@ -29,7 +29,7 @@ def networks(tmp_path: Path) -> tuple[Any, Any]:
     checkpoint = Checkpoint(tmp_path, "here")
     found = []
     for beside in (True, False):
-        network = empty_network(Qwen2ForCausalLM, DREAM.config(checkpoint))
+        network = empty_network(checkpoint, Qwen2ForCausalLM, DREAM.config(checkpoint))
         names = {name: name for name, _ in network.named_parameters()}
         make_room = partial(room, network, CPU, torch.float32) if beside else None
         fill(network, checkpoint, names, CPU, torch.float32, make_room)

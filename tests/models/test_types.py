@@ -11,7 +11,6 @@ import torch
 from lab.causal_types import BEGIN, END, PAGE, generated, outcome, said, tiny
 
 import sinkscope as ss
-from sinkscope.models.variant import Variant, vary
 
 ROWS = {
     kind: words
@@ -106,22 +105,6 @@ def test_gates_are_told_from_norms_and_from_what_else_comes_before_the_output(
 ) -> None:
     """The gate's own layer takes the tokens' states, as wide as the output; Laguna's gates pass 1; BitNet has a norm there."""
     assert tuple(loaded(kind, tmp_path).gates) == gated
-
-
-def test_gates_of_changed_attention() -> None:
-    import transformers
-
-    config = transformers.LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=96
-    )
-    network = transformers.LlamaForCausalLM(config)
-    vary(network, Variant(gate=True), "cpu")
-    for parameter in network.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    model = ss.wrap(network)
-    assert tuple(model.gates) == (0, 1)
-    run = ss.generate(model, torch.arange(9)[None], ss.GreedyDecoding(2, eos=None), capture=ss.Capture())
-    assert 0.2 < float(run.trace.dataset["gate"].mean()) < 0.8
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "qwen3_5"])

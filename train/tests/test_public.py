@@ -10,11 +10,13 @@ from pathlib import Path
 
 import sinkscope
 from sinkscope.cli.plugged import GROUP
+from sinkscope.models.changed import CHANGED
 from sinkscope.study.plugged import PLUGINS
+from sinkscope_train.variant import MODEL_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 SEAMS = {
-    "attention.context": "AttentionCall",  # a network in training is probed by what measures a finished one
+    "attention.context": "AttentionCall ForwardContext current",  # one network in training and in the instrument
     "attention.distant": "whole",
     "attention.fused": "attend",
     "attention.interface": "with_sink",
@@ -24,10 +26,10 @@ SEAMS = {
     "base.files": "read_json write_atomically",
     "base.sink_rule": "torch_sinks_of",
     "base.text": "aligned",
-    "models.llada": "weight_names",  # the official layouts in which organisms are saved
+    "models.changed": "CHANGED ChangedNetwork",  # attention that an option of a recipe changes
+    "models.llada": "Llada",  # the official layout in which organisms are saved
     "models.load": "resolve_device",
     "models.mmada": "CHAT_TEMPLATE",
-    "models.variant": "KEY MODEL_TYPES PLAIN SinkToken Softmax Variant VariantAttention rotate variant_of vary",
     "report.figures.look": "PAGE PaperFigure finished interval_line sheet style",
     "sinks.categories": "CATEGORIES category_of",
     "sinks.measures": "MASK",
@@ -102,6 +104,7 @@ def test_the_instrument_knows_nothing_of_training() -> None:
 
 def test_the_entry_points_are_what_the_instrument_looks_for() -> None:
     project = tomllib.loads((ROOT / "train" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(project["entry-points"]) == {GROUP, PLUGINS.group}
+    assert set(project["entry-points"]) == {GROUP, PLUGINS.group, CHANGED.group}
+    assert set(project["entry-points"][CHANGED.group]) == set(MODEL_TYPES.values()) <= set(CHANGED)
     assert PLUGINS["ladder"].title == "Training runs"
     assert project["version"] == sinkscope.__version__

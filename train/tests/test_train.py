@@ -21,7 +21,6 @@ from sinkscope import DreamDecoding, GreedyDecoding, LladaDecoding, MmadaDecodin
 from sinkscope.base.errors import InputError
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
-from sinkscope.models.variant import variant_of
 from sinkscope_train import corpus, emergence
 from sinkscope_train import train as trainer
 from sinkscope_train.emergence import log_spaced
@@ -30,6 +29,7 @@ from sinkscope_train.options import TrainingOptions
 from sinkscope_train.parallel import World
 from sinkscope_train.recipe import CONTROLS, MIXES, RECIPES, recipe
 from sinkscope_train.train import train, train_recipe
+from sinkscope_train.variant import variant_of
 from sinkscope_train.vocabulary import shipped
 
 DECODINGS = {

@@ -15,13 +15,14 @@ import sinkscope as ss
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.visibility import Visibility
 from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.models.changed import CHANGED
 from sinkscope.models.model import Model
-from sinkscope.models.variant import KEY, PLAIN, Variant, variant_of
 from sinkscope_train.emergence import measure, probe
 from sinkscope_train.layout import DTYPE, save
 from sinkscope_train.network import build, hidden_states, rotation
 from sinkscope_train.recipe import SIZES, Recipe, recipe
 from sinkscope_train.start import as_dream
+from sinkscope_train.variant import KEY, PLAIN, Variant, variant_of, vary
 from sinkscope_train.vocabulary import SINK, Vocabulary, shipped, with_sink_token
 
 CPU = torch.device("cpu")
@@ -375,3 +376,34 @@ def test_outside_of_a_context_each_batch_has_its_own_first_token(tmp_path: Path)
         with torch.no_grad():
             theirs = network.lm_head(out.last_hidden_state)
         torch.testing.assert_close(theirs[:, padding:], ours[:, padding:], atol=1e-5, rtol=1e-4)
+
+
+def test_gates_of_changed_attention() -> None:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, vocab_size=96
+    )
+    network = transformers.LlamaForCausalLM(config)
+    vary(network, Variant(gate=True), "cpu")
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model = ss.wrap(network)
+    assert tuple(model.gates) == (0, 1)
+    run = ss.generate(model, torch.arange(9)[None], ss.GreedyDecoding(2, eos=None), capture=ss.Capture())
+    assert 0.2 < float(run.trace.dataset["gate"].mean()) < 0.8
+
+
+def test_a_changed_network_without_its_distribution_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it taken for the network that it resembles, where somebody has renamed it."""
+    saved("llama", VARIANTS["one"], tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(CHANGED, "_things", {})
+        with pytest.raises(CheckpointError, match="pip install sinkscope-train"):
+            ss.load(tmp_path, device="cpu")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="sets sinkscope_variant to"):
+        ss.load(tmp_path, device="cpu")

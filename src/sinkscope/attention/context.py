@@ -131,7 +131,8 @@ class ForwardContext:
     # Computed once for all layers; a context that is made of another by `replace` begins anew.
     _expected: dict[tuple[Any, ...], Expected] = field(default_factory=dict, init=False, repr=False)
     _bias: list[Tensor] = field(default_factory=list, init=False, repr=False)
-    _alone: list[tuple[Tensor | None, Tensor]] = field(default_factory=list, init=False, repr=False)
+    shared: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """What attention modules of other distributions keep for the layers that follow."""
 
     @property
     def observed(self) -> bool:
@@ -152,27 +153,6 @@ class ForwardContext:
         bias = torch.zeros(shape, dtype=query.dtype, device=query.device)
         self._bias[:] = [bias.masked_fill_(~self.real[:, None, None], float("-inf"))]
         return self._bias[0]
-
-    def first_alone(
-        self, real: Tensor | None, queries: int, keys: int, window: int | None, device: torch.device
-    ) -> Tensor | None:
-        """Bool [B|1, 1, Q, K]: all see all, but the first real token of a row sees itself alone; once for all layers.
-
-        None where that token is a key only: it stands before the queries. Blocks and a window, if there are any, hold as well.
-        """
-        if self._alone and self._alone[0][0] is real:
-            known = self._alone[0][1]
-            if known.shape[2:] == (queries, keys) and known.device == device:
-                return known
-        first = torch.zeros(1, dtype=torch.long, device=device) if real is None else real.long().argmax(-1)
-        if bool((first < keys - queries).all()):
-            return None
-        seen = Visibility(queries, keys, window=window, block=self.block).rows(0, queries, device)
-        own = torch.arange(keys, device=device) == first[:, None]  # [B|1, K]
-        alone = ~own[:, keys - queries :, None] | own[:, None, :]
-        pattern = alone[:, None] if seen is None else alone[:, None] & seen
-        self._alone[:] = [(real, pattern)]
-        return pattern
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """The classes of queries whose attention will be read in a layer, each once."""

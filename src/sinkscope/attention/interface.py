@@ -170,15 +170,13 @@ def _visibility(
     block = context.block
     if context.pattern is not None:
         dense, causal, sliding_window = context.pattern, False, None
-    if block is None and not causal:  # of a network that was trained so; see models/variant.py
-        block = getattr(module, "trained_block", None)
-    if dense is None and not causal and block != 1 and getattr(module, "first_alone", False):
-        dense = context.first_alone(real, query.shape[2], key.shape[2], sliding_window, query.device)
     bias = context.padding_bias(query, key.shape[2]) if real is context.real and dense is None else None
-    return Visibility(
+    visibility = Visibility(
         query.shape[2], key.shape[2], real, causal, sliding_window, dense, context.padded, bias, context.newest,
         None if dense is not None else block,
     )  # fmt: skip
+    sees = getattr(module, "sees", None)  # of a network that was trained to see less; see models/changed.py
+    return visibility if sees is None else sees(visibility, context, query.device)
 
 
 def sinkscope_mask(

@@ -22,15 +22,16 @@ from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, usual_ids
 from sinkscope.models.settings import USUAL, check_layers, check_settings
-from sinkscope.models.variant import read_variant, vary
 
 
-def empty_network(network_class: Any, config: Any) -> Any:
-    """The network on the meta device, with sinkscope's attention and no memory for its weights."""
+def empty_network(checkpoint: Checkpoint, network_class: Any, config: Any) -> Any:
+    """The network on the meta device, with sinkscope's attention and what a distribution changes: no memory for its weights."""
     register()
     config._attn_implementation = NAME
     with torch.device("meta"):
         network = network_class(config)
+    if checkpoint.change is not None:
+        checkpoint.change.change(network, checkpoint.config, checkpoint.source)
     return network.eval()
 
 
@@ -134,24 +135,38 @@ class BackboneFamily(Family):
         """The stored tensors that are not parameters of the network, still empty, one by one (see Parts)."""
         return expert_parts(network)
 
+    def tied(self, checkpoint: Checkpoint) -> bool:
+        """Whether the head is the embedding."""
+        return bool(checkpoint.config.get("tie_word_embeddings"))
+
+    def fit(self, checkpoint: Checkpoint, network: Any) -> None:
+        """Change the empty network where a checkpoint differs from transformers' own; most do not."""
+
+    def finish(self, checkpoint: Checkpoint, network: Any, device: torch.device) -> None:
+        """What a network needs besides its weights: its frequencies were made on the meta device, and are in no checkpoint."""
+        network.model.rotary_emb = type(network.model.rotary_emb)(network.config).to(device)
+
     def exact(self, config: Any) -> Collection[str]:
         """Buffers of the network that the checkpoint holds, in the dtype that it holds them in."""
         return ()
 
-    def config(self, checkpoint: Checkpoint) -> Any:
-        """transformers' config, for a checkpoint that has as many layers as it says."""
-        import transformers
-
+    def check(self, checkpoint: Checkpoint, *usual: str) -> None:
+        """Refuse settings that change the network in a way that is not read."""
         for key, allowed in self.only.items():
             if checkpoint.config.get(key) not in allowed:
                 raise CheckpointError(
                     f"{checkpoint.source}: config.json sets {key} to {checkpoint.config.get(key)!r}; no released {self.title} "
                     "model does, and sinkscope does not read such networks"
                 )
+        check_settings(checkpoint, (*usual, *self.only, *self.reads))
+
+    def config(self, checkpoint: Checkpoint) -> Any:
+        """transformers' config, for a checkpoint that has as many layers as it says."""
+        import transformers
+
         backbone = self.backbone_of(checkpoint)
         # Of Llama's settings the others' networks know no bias of their feed-forward layers.
-        read = (*USUAL, *self.only, *self.reads, *(("mlp_bias",) if backbone == "Llama" else ()))
-        check_settings(checkpoint, read)
+        self.check(checkpoint, *USUAL, *(("mlp_bias",) if backbone == "Llama" else ()))
         check_layers(checkpoint)
         more = self.settings(checkpoint)
         settings = read_settings(checkpoint, **more)
@@ -173,21 +188,21 @@ class BackboneFamily(Family):
         checkpoint.refuse_quantised()
         with checkpoint.described():
             config = self.config(checkpoint)
-            network = empty_network(getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM"), config)
-        vary(network, read_variant(checkpoint.config, checkpoint.source))
+            network_class = getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM")
+            network = empty_network(checkpoint, network_class, config)
+        self.fit(checkpoint, network)
         parts, exact = self.divided(checkpoint, network), self.exact(config)
         made = {target for part in parts.values() for _, target, _ in part.pieces}
         parameters = (*dict(network.named_parameters()), *exact)
         names = {self.renamed(name): name for name in parameters if name not in made}
-        tied = bool(checkpoint.config.get("tie_word_embeddings"))
+        tied = self.tied(checkpoint)
         if tied:
             names.pop(self.renamed("lm_head.weight"), None)
         room = partial(side_by_side, network, device, dtype)
         fill(network, checkpoint, names, device, dtype, room, parts, exact)
         if tied:
             network.lm_head.weight = network.model.embed_tokens.weight
-        # Its frequencies were made on the meta device; they are not part of a checkpoint.
-        network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
+        self.finish(checkpoint, network, device)
         built: nn.Module = network
         return built
 

@@ -22,12 +22,11 @@ from sinkscope.attention.interface import NAME, register
 from sinkscope.base.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
-from sinkscope.models.backbone import empty_network
-from sinkscope.models.checkpoint import Checkpoint, complain, fill, listed
+from sinkscope.models.backbone import BackboneFamily
+from sinkscope.models.checkpoint import Checkpoint, complain, listed
 from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
 from sinkscope.models.probe import number_layers
 from sinkscope.models.settings import check_computing
-from sinkscope.models.variant import PLAIN, Variant, read_variant, vary
 
 MEDIA = ("vision", "audio")
 """config.json describes towers as sections such as vision_config."""
@@ -35,6 +34,10 @@ TOWERS = ("vision", "visual", "multi_modal", "image", "audio")
 """Parts of the names of their weights."""
 MOST_KEPT = 1 << 28
 """Numbers in buffers of a network: 1 GiB in float32."""
+
+
+LLAMA = BackboneFamily("causal", causal=True, backbone="Llama", title="Llama")
+"""Llama's network, filled tensor by tensor, for what another distribution changes in it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,8 @@ class Causal(Family):
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """transformers' network with sinkscope's attention."""
-        variant = read_variant(checkpoint.config, checkpoint.source)
-        if variant != PLAIN:
-            return _varied(checkpoint, variant, device, dtype)
+        if checkpoint.change is not None:  # transformers builds only what it knows
+            return LLAMA.build(checkpoint, device, dtype)
         network_class, config = architecture(checkpoint)
         # A text network may have been stored with the towers that it reads images and sounds by.
         beside = TOWERS if any(name.removesuffix("_config") in MEDIA for name in checkpoint.config) else ()
@@ -92,24 +94,6 @@ def text_ids(checkpoint: Checkpoint, tokenizer: Any, turn_text: str) -> SpecialI
         pad=first_id(*entries("pad")),
         eot=first_id(*read("eot", "t", text=turn_text)),
     )
-
-
-def _varied(checkpoint: Checkpoint, variant: Variant, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """A Llama network with changed attention, which transformers does not build."""
-    network_class, config = architecture(checkpoint)
-    with checkpoint.described():
-        network = empty_network(network_class, config)
-    vary(network, variant)
-    names = {name: name for name in dict(network.named_parameters())}
-    tied = bool(config.tie_word_embeddings)
-    if tied:
-        names.pop("lm_head.weight", None)
-    fill(network, checkpoint, names, device, dtype)
-    if tied:
-        network.lm_head.weight = network.model.embed_tokens.weight
-    network.model.rotary_emb = type(network.model.rotary_emb)(config).to(device)
-    built: nn.Module = network
-    return built
 
 
 def pretrained(
@@ -206,7 +190,7 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         settings = _plain_floats(checkpoint.config)
         if not checkpoint.quantised:  # a config may speak of a file that the weights were made from
             settings.pop("quantization_config", None)
-        settings["model_type"] = kind  # of a variant, the network that it varies
+        settings["model_type"] = kind  # of a changed network, that of the one it was made from
         config = CONFIG_MAPPING[kind].from_dict(settings)
         network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key

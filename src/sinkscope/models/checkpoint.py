@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.base.files import one_line, read_json, reading
-from sinkscope.models.variant import MODEL_TYPES
+from sinkscope.models.changed import CHANGED, ChangedNetwork
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FULL = ("F64", "F32", "BF16", "F16")
@@ -32,8 +32,8 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 """Files that decide which ids a text becomes."""
 
-VARIED = {own: official for official, own in MODEL_TYPES.items()}
-"""model_type of a variant → that of the network it varies."""
+APART = "sinkscope_"
+"""How the model_type of networks begins that sinkscope-train changes."""
 LAYER_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 """Names of the number of layers in config files."""
 WIDTHS = (
@@ -83,11 +83,21 @@ class Checkpoint:
 
     @property
     def model_type(self) -> str:
-        """The `model_type` of config.json; that of a variant (see `models.variant`) is the one that it varies."""
-        found = VARIED.get(str(self.config.get("model_type")), self.config.get("model_type"))
+        """The `model_type` of config.json; of a changed network, that of the one it was made from."""
+        found = self.config.get("model_type") if self.change is None else self.change.base
         if not isinstance(found, str) or not found:
             raise CheckpointError(f"{self.source}: config.json has no model_type; it must name the architecture")
+        if found.startswith(APART):
+            raise CheckpointError(
+                f"{self.source}: the attention of a {found} network is changed in a way that sinkscope-train knows, which is not "
+                "installed here: pip install sinkscope-train (in a checkout: pip install -e train)"
+            )
         return found
+
+    @property
+    def change(self) -> ChangedNetwork | None:
+        """What another distribution changes in its network; None: nothing."""
+        return CHANGED.get(str(self.config.get("model_type")))
 
     def setting(self, name: str) -> Any:
         """A key of config.json that must be there."""

@@ -6,20 +6,17 @@ the official code. Attention masks are honoured, as the hub's file does since 20
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from sinkscope.attention.visibility import Padded
 from sinkscope.base.errors import CheckpointError
-from sinkscope.models.backbone import empty_network, side_by_side, with_bias
-from sinkscope.models.checkpoint import Checkpoint, fill
-from sinkscope.models.family import FAMILIES, Family, FullPrecisionRotary, SpecialIds, all_ids, first_id, id_reader
-from sinkscope.models.settings import check_settings
-from sinkscope.models.variant import own_parameters, read_variant, vary
+from sinkscope.models.backbone import BackboneFamily, with_bias
+from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.family import FAMILIES, FullPrecisionRotary, SpecialIds, all_ids, first_id, id_reader
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -36,29 +33,43 @@ BLOCK = {
     "ff_norm": "post_attention_layernorm",
 }
 """Module of a LLaDA block → module of a Llama layer."""
+MODULES = {target: module for module, target in BLOCK.items()}
+TOP = {"model.embed_tokens": "wte", "model.norm": "ln_f", "lm_head": "ff_out"}
+"""Module of the Llama network → module of LLaDA's, outside of layers."""
 
 QKV = ("q_proj", "k_proj", "v_proj")
 NORMS = ("attn_norm", "ff_norm")
 
-ONLY = {
-    "block_type": ("llama",),
-    "layer_norm_type": ("rms",),
-    "activation_type": ("silu", "swiglu"),
-    "rope": (True,),
-    "alibi": (False,),
-    "attention_layer_norm": (False,),
-    "input_emb_norm": (False,),
-    "bias_for_layer_norm": (False,),
-    "block_group_size": (1,),
-    "rope_full_precision": (True,),
+ONLY: dict[str, tuple[Any, ...]] = {
+    "block_type": (None, "llama"),
+    "layer_norm_type": (None, "rms"),
+    "activation_type": (None, "silu", "swiglu"),
+    "rope": (None, True),
+    "alibi": (None, False),
+    "attention_layer_norm": (None, False),
+    "input_emb_norm": (None, False),
+    "bias_for_layer_norm": (None, False),
+    "block_group_size": (None, 1),
+    "rope_full_precision": (None, True),
     "clip_qkv": (None,),
-    "layer_norm_with_affine": (True,),
+    "layer_norm_with_affine": (None, True),
 }
 """Settings of the official config class that change the network, with the values that released models use."""
+READ = (
+    "d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_ratio", "mlp_hidden_size", "max_sequence_length", "vocab_size",
+    "embedding_size", "rms_norm_eps", "rope_theta", "weight_tying", "tie_word_embeddings", "include_bias", "include_qkv_bias",
+    "multi_query_attention", "scale_logits",
+)  # fmt: skip
+"""Settings of the official config class that are read."""
+IDLE = (
+    "alibi_bias_max", "attention_layer_norm_with_affine", "codebook_size", "llm_vocab_size", "new_vocab_size",
+    "num_new_special_tokens", "num_vq_tokens", "w_clip_vit",
+)  # fmt: skip
+"""Those without effect in the networks that are read: of parts that are off, of MMaDA's training and pictures."""
 
 
 @dataclass(frozen=True)
-class Llada(Family):
+class Llada(BackboneFamily):
     """The LLaDA family (GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5)."""
 
     name: str = "llada"
@@ -67,6 +78,10 @@ class Llada(Family):
     padded: Padded = "keys"
     counts_padding: bool = True
     model_types: tuple[str, ...] = ("llada",)
+    backbone: str = "Llama"
+    title: str = "LLaDA"
+    only: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: ONLY, hash=False)
+    reads: tuple[str, ...] = (*READ, *IDLE)
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         """By model_type; LLaDA-MoE has the same one, and experts."""
@@ -77,40 +92,46 @@ class Llada(Family):
         from transformers import LlamaConfig
 
         checkpoint.check_sizes()
-        _refuse_variants(checkpoint)
+        self.check(checkpoint)
         config = LlamaConfig(**llama_settings(checkpoint))
         config.is_causal = False
         return config
 
-    def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """A Llama network with LLaDA's weights, biases and full-precision rotation."""
-        from transformers import LlamaForCausalLM
-
-        checkpoint.refuse_quantised()
-        with checkpoint.described():
-            config = self.config(checkpoint)
-            network = empty_network(LlamaForCausalLM, config)
-        settings = checkpoint.config
-        everywhere = bool(settings.get("include_bias"))
-        qkv = everywhere or bool(settings.get("include_qkv_bias"))
+    def fit(self, checkpoint: Checkpoint, network: Any) -> None:
+        """Biases where the checkpoint has them."""
+        everywhere = bool(checkpoint.config.get("include_bias"))
+        qkv = everywhere or bool(checkpoint.config.get("include_qkv_bias"))
         for layer in network.model.layers:
             for module, target in BLOCK.items():
                 if module not in NORMS:
                     bias = qkv if module in QKV else everywhere
                     layer.set_submodule(target, with_bias(layer.get_submodule(target), bias))
-        vary(network, read_variant(settings, checkpoint.source))
-        tied = bool(settings.get("weight_tying"))
-        network.lm_head = with_bias(network.lm_head, everywhere and not tied)
-        room = partial(side_by_side, network, device, dtype)
-        fill(network, checkpoint, weight_names(network, tied), device, dtype, room)
-        if tied:
-            network.lm_head.weight = network.model.embed_tokens.weight
+        network.lm_head = with_bias(network.lm_head, everywhere and not self.tied(checkpoint))
+
+    def finish(self, checkpoint: Checkpoint, network: Any, device: torch.device) -> None:
+        """Full-precision rotation, and the scale of the logits."""
         theta = checkpoint.number("rope_theta")
-        network.model.rotary_emb = FullPrecisionRotary(config.head_dim, theta, device)
-        if settings.get("scale_logits"):
+        network.model.rotary_emb = FullPrecisionRotary(network.config.head_dim, theta, device)
+        if checkpoint.config.get("scale_logits"):
             network.logit_scale = 1.0 / checkpoint.size("d_model") ** 0.5
-        built: nn.Module = network
-        return built
+
+    def tied(self, checkpoint: Checkpoint) -> bool:
+        """By a name of its own."""
+        return bool(checkpoint.config.get("weight_tying"))
+
+    def renamed(self, name: str) -> str:
+        """Name in a Llama network → name in a LLaDA checkpoint.
+
+        `ff_out` stands for two things: the down-projection inside a block, and the LM head at the top.
+        """
+        target, _, leaf = name.rpartition(".")
+        if target in TOP:
+            return f"model.transformer.{TOP[target]}.{leaf}"
+        _, _, index, inner = name.split(".", 3)
+        target, _, leaf = inner.rpartition(".")
+        # What another distribution adds to attention stands beside the projections.
+        inner = f"{MODULES[target]}.{leaf}" if target in MODULES else inner.removeprefix("self_attn.")
+        return f"model.transformer.blocks.{index}.{inner}"
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
@@ -167,50 +188,6 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
         "pad_token_id": None,
         "use_cache": False,
     }
-
-
-def weight_names(network: Any, tied: bool) -> dict[str, str]:
-    """Name in a LLaDA checkpoint → name in the Llama network, for every parameter the network has.
-
-    `ff_out` stands for two things: the down-projection inside a block, and the LM head at the top.
-    """
-    top = "model.transformer"
-    names = {f"{top}.wte.weight": "model.embed_tokens.weight", f"{top}.ln_f.weight": "model.norm.weight"}
-    if not tied:
-        names[f"{top}.ff_out.weight"] = "lm_head.weight"
-        if network.lm_head.bias is not None:
-            names[f"{top}.ff_out.bias"] = "lm_head.bias"
-    for index, layer in enumerate(network.model.layers):
-        for module, target in BLOCK.items():
-            for leaf, _ in layer.get_submodule(target).named_parameters():
-                names[f"{top}.blocks.{index}.{module}.{leaf}"] = f"model.layers.{index}.{target}.{leaf}"
-        for name in own_parameters(layer):
-            names[f"{top}.blocks.{index}.{name}"] = f"model.layers.{index}.self_attn.{name}"
-    return names
-
-
-READ = (
-    "d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_ratio", "mlp_hidden_size", "max_sequence_length", "vocab_size",
-    "embedding_size", "rms_norm_eps", "rope_theta", "weight_tying", "tie_word_embeddings", "include_bias", "include_qkv_bias",
-    "multi_query_attention", "scale_logits", *ONLY,
-)  # fmt: skip
-"""Settings of the official config class that are read, or refused."""
-IDLE = (
-    "alibi_bias_max", "attention_layer_norm_with_affine", "codebook_size", "llm_vocab_size", "new_vocab_size",
-    "num_new_special_tokens", "num_vq_tokens", "w_clip_vit",
-)  # fmt: skip
-"""Those without effect in the networks that are read: of parts that are off, of MMaDA's training and pictures."""
-
-
-def _refuse_variants(checkpoint: Checkpoint) -> None:
-    check_settings(checkpoint, (*READ, *IDLE))
-    for key, allowed in ONLY.items():
-        value = checkpoint.config.get(key)
-        if value is not None and value not in allowed:
-            raise CheckpointError(
-                f"{checkpoint.source}: config.json sets {key} to {value!r}; sinkscope reads LLaDA networks with {key} "
-                f"{' or '.join(repr(one) for one in allowed)}, as all released ones have"
-            )
 
 
 FAMILY = FAMILIES.add(Llada())

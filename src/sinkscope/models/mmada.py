@@ -6,10 +6,8 @@ padded query attends to everything uniformly; the official file's 2-D mask, whic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from sinkscope.attention.visibility import Padded
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, first_id
 from sinkscope.models.llada import Llada
@@ -27,18 +25,6 @@ CHAT_TEMPLATE = (
 """LLaDA's turns with a single newline after the header, as MMaDA's generate.py writes them."""
 
 
-@dataclass(frozen=True)
-class Mmada(Llada):
-    """The MMaDA family (Gen-Verse/MMaDA-8B-Base, -MixCoT)."""
-
-    name: str = "mmada"
-    about: str = "LLaDA continued with image tokens: text, image understanding, text to image"
-    label: str = "multimodal masked diffusion (as MMaDA)"
-    padded: Padded = "uniform"
-    chat_template: str | None = CHAT_TEMPLATE
-    model_types: tuple[str, ...] = ("mmada",)
-
-
 def image_offset(checkpoint: Checkpoint, tokenizer: Any) -> int:
     """Id of image code 0: behind the text tokenizer's last id."""
     if tokenizer is not None:
@@ -52,4 +38,14 @@ def codebook_size(checkpoint: Checkpoint) -> int:
     return int(checkpoint.setting("codebook_size"))
 
 
-FAMILY = FAMILIES.add(Mmada())
+FAMILY = FAMILIES.add(
+    Llada(
+        name="mmada",
+        about="LLaDA continued with image tokens: text, image understanding, text to image",
+        label="multimodal masked diffusion (as MMaDA)",
+        model_types=("mmada",),
+        title="MMaDA",
+        padded="uniform",
+        chat_template=CHAT_TEMPLATE,
+    )
+)

@@ -25,7 +25,6 @@ from sinkscope.models.family import FAMILIES, Family, SpecialIds
 from sinkscope.models.layers import only
 from sinkscope.models.placement import home
 from sinkscope.models.probe import Attending, probe
-from sinkscope.models.variant import PLAIN, variant_of
 from sinkscope.models.vocabulary import TokenTables
 from sinkscope.policies.masking import Forward
 from sinkscope.policies.policy import Policy, check_policy
@@ -77,8 +76,9 @@ class Model:
         self.home = home(network)
         """Of a network spread over devices, the one on which attention is computed; None: it lies on one."""
         self._fused = _fused_forward(network, device) if self.home is None else None
-        changed = variant_of(network) != PLAIN
-        self.attending: Attending | None = probe(self) if family.probed or changed else None
+        self.variant: Any = getattr(network, "variant", None)
+        """What another distribution changed in the network (see `models.changed`); None: nothing."""
+        self.attending: Attending | None = probe(self) if family.probed or self.variant is not None else None
 
     def __repr__(self) -> str:
         shape = self.shape

@@ -104,9 +104,8 @@ def dry_probe(checkpoint: Checkpoint, family: Family) -> None:
     """
     from sinkscope.models.causal import architecture, without_weights
     from sinkscope.models.model import Model
-    from sinkscope.models.variant import PLAIN, read_variant
 
-    if not family.probed or read_variant(checkpoint.config, checkpoint.source) != PLAIN:
+    if not family.probed or checkpoint.change is not None:
         return
     network_class, config = architecture(checkpoint, "CAUSAL" if family.causal else "MASKED")
     network = without_weights(checkpoint, network_class, config)

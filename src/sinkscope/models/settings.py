@@ -13,7 +13,6 @@ from typing import Any
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.checkpoint import ROTATION, Checkpoint
-from sinkscope.models.variant import KEY
 
 USUAL = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -27,7 +26,7 @@ INERT = (
     "init_device", "init_fn", "init_std", "init_cutoff_factor", "flash_attention", "fuse_cross_entropy", "micro_forward",
     "skip_checkpoint", "debug", "ep_size", "use_deepep", "moe_backend", "router_dtype", "router_aux_loss_coef",
     "output_router_logits", "pretraining_tp", "dlm_loss_weight", "ar_loss_weight", "dp_varying_mask_ratio",
-    "quantization_config", KEY,
+    "quantization_config",
     # of loops, which take them as options
     "block_size", "bd_size", "conplemenrary_mask", "num_diffusion_steps",
     # without effect while use_sliding_window is off, or in the attention that all families have
@@ -52,7 +51,7 @@ def inert(name: str) -> bool:
 
 
 COMPUTING = re.compile(
-    r"capacity|soft_?cap|clip_qkv|alibi|^sliding_window$|attention_chunk|no_rope|"
+    r"^sinkscope_|capacity|soft_?cap|clip_qkv|alibi|^sliding_window$|attention_chunk|no_rope|"
     r"(attention|attn|num|use)_sinks?(_tokens?)?$|(attention|attn|output)_gate|gated_att|qk_?(layer_?)?norm|(query|key|q|k)_norm|"
     r"(attention|residual|embedding|logits?|head|key)_multiplier|logits?_scal|(residual|attn|attention)_scale|scale_(emb|depth|logits)"
 )
@@ -73,7 +72,8 @@ def check_computing(checkpoint: Checkpoint, config_class: Any) -> None:
 
 def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:
     """Refuse a config.json with a setting that is on and that neither the family reads nor is known to be harmless."""
-    _refuse(checkpoint, (name for name in checkpoint.config if name not in read and not inert(name)))
+    changed = () if checkpoint.change is None else checkpoint.change.settings
+    _refuse(checkpoint, (name for name in checkpoint.config if name not in (*read, *changed) and not inert(name)))
 
 
 def _refuse(checkpoint: Checkpoint, unknown: Iterable[str]) -> None:

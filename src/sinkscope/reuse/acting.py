@@ -13,7 +13,6 @@ from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.models.model import Model
-from sinkscope.models.variant import variant_of
 from sinkscope.policies.policy import Policy
 from sinkscope.reuse.rule import Reuse
 from sinkscope.reuse.shadow import Shadowed
@@ -91,10 +90,9 @@ def check_reuse(
             f"reuse {reuse} and policy {policy} cannot act together: a policy asks for every key; leave one out"
         )
     check_loop(decoding, reuse)
-    variant = variant_of(model.network)
-    if variant.plain_first or variant.first_alone or variant.reach:
+    if model.variant is not None and not model.variant.alike:
         raise InputError(
-            f"{model.source} does not let all tokens see one another alike ({variant}), which reuse {reuse} cannot follow"
+            f"{model.source} does not let all tokens see one another alike ({model.variant}), which reuse {reuse} cannot follow"
         )
     if not model.spec.divisible:
         raise InputError(

@@ -213,8 +213,6 @@ def provenance(
     import torch
     import transformers
 
-    from sinkscope.models.variant import variant_of
-
     versions = {
         "sinkscope": __version__, "torch": torch.__version__, "transformers": transformers.__version__,
         "python": platform.python_version(),
@@ -225,7 +223,7 @@ def provenance(
         "n_heads": model.shape.heads, "n_kv_heads": model.shape.kv_heads,
         "dtype": str(model.dtype).removeprefix("torch."), "device": str(model.device),
         "decoding": decoding.to_json(), "policy": "" if policy is None else str(policy), **(extras or {}),
-        **({} if not hasattr(model.network, "variant") else variant_of(model.network).reach),
+        **({} if model.variant is None else model.variant.reach),
         "capture": capture.to_json(), "seed": json.dumps(seed), "versions": json.dumps(versions),
         "special_ids": json.dumps(special), "recorded": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip

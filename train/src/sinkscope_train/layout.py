@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.files import write_atomically
-from sinkscope.models import llada
-from sinkscope.models.variant import KEY, MODEL_TYPES, PLAIN, variant_of
+from sinkscope.models.llada import Llada
 from sinkscope_train.pictures import CELLS, CODES
+from sinkscope_train.variant import KEY, MODEL_TYPES, PLAIN, variant_of
 from sinkscope_train.vocabulary import Vocabulary
 
 DTYPE = torch.bfloat16
@@ -67,7 +67,7 @@ def tensors(network: Any, layout: str) -> dict[str, Tensor]:
     if tied:
         weights.pop("lm_head.weight", None)
     if layout in ("llada", "mmada"):
-        weights = {name: weights[target] for name, target in llada.weight_names(network, tied).items()}
+        weights = {Llada().renamed(name): weight for name, weight in weights.items()}
     return {name: weight.detach().to("cpu", DTYPE).contiguous().clone() for name, weight in weights.items()}
 
 

@@ -24,9 +24,9 @@ from sinkscope.attention import fused
 from sinkscope.attention.context import AttentionCall
 from sinkscope.attention.interface import with_sink
 from sinkscope.attention.visibility import Scores, Visibility
-from sinkscope.models.variant import PLAIN, Variant, VariantAttention, rotate, variant_of, vary
 from sinkscope_train.recipe import Objective, Size
 from sinkscope_train.rows import Batch
+from sinkscope_train.variant import PLAIN, Variant, VariantAttention, rotate, variant_of, vary
 
 SMALLEST_TIME = 1e-3
 """No sequence has a smaller t: its weight would be unbounded."""

@@ -19,7 +19,7 @@ from sinkscope import InputError
 from sinkscope.base import checks
 
 if TYPE_CHECKING:
-    from sinkscope.models.variant import SinkToken, Softmax, Variant
+    from sinkscope_train.variant import SinkToken, Softmax, Variant
 
 DATA = Path(__file__).parent / "data"
 TABLES = tomllib.loads((DATA / "recipes.toml").read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ MIXES: dict[str, dict[str, float]] = TABLES["mixes"]
 MIX = "surprising"
 """The mix of all shipped recipes."""
 INTERVENTIONS = ("extra_sink", "softmax", "gate", "qk_norm", "plain_first", "window", "future")
-"""Changes of attention, which a run names only where they are made; see `sinkscope.models.variant`."""
+"""Changes of attention, which a run names only where they are made; see `sinkscope_train.variant`."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Recipe(Schedule):
         packed: documents in one row, one after the other and all visible to those that follow, as in the pretraining of Llama
             (in diffusion models to all); 1: a row for each.
         batch: documents per step (over all GPUs), of LENGTH tokens each.
-        extra_sink, softmax, gate, qk_norm, plain_first, window, future: changes of attention; see `sinkscope.models.variant`.
+        extra_sink, softmax, gate, qk_norm, plain_first, window, future: changes of attention; see `sinkscope_train.variant`.
     """
 
     layout: str
@@ -165,7 +165,7 @@ class Recipe(Schedule):
     @property
     def variant(self) -> Variant:
         """The changes of attention."""
-        from sinkscope.models.variant import Variant
+        from sinkscope_train.variant import Variant
 
         return Variant(**{name: getattr(self, name) for name in INTERVENTIONS})
 

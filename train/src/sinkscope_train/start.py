@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import sinkscope as ss
 from sinkscope import InputError
-from sinkscope.models.variant import variant_of, vary
 from sinkscope_train import network as networks
 from sinkscope_train.layout import SIZES, is_tied
 from sinkscope_train.pictures import CODES
 from sinkscope_train.recipe import BLOCK, Recipe, Size
+from sinkscope_train.variant import variant_of, vary
 from sinkscope_train.vocabulary import Vocabulary, same_roles, shipped_tokenizer, vocabulary_of
 
 

@@ -11,8 +11,8 @@
     future       0: a query of a diffusion model sees no key ahead of itself
 
 Such a checkpoint has a `model_type` of its own, so that no other program reads it as the network it resembles, and its settings
-under `sinkscope_variant` in config.json. `VariantAttention` is the code of training and of inference; the fused forward of a GPU
-does not know it, and transformers' modules run instead.
+under `sinkscope_variant` in config.json. `VariantAttention` is the code of training and of inference, which the instrument takes
+through its entry points (`sinkscope.models.changed`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.context import current
+from sinkscope import CheckpointError, InputError
+from sinkscope.attention.context import ForwardContext, current
 from sinkscope.attention.visibility import Visibility
 from sinkscope.base.checks import one_of, whole
-from sinkscope.base.errors import CheckpointError, InputError, nearest
+from sinkscope.base.errors import nearest
+from sinkscope.models.changed import CHANGED, ChangedNetwork
 
 KEY = "sinkscope_variant"
 """Where config.json says what differs."""
@@ -81,6 +83,11 @@ class Variant:
         bounds = {"window": self.window, "future": self.future}
         return {name: value for name, value in bounds.items() if value is not None}
 
+    @property
+    def alike(self) -> bool:
+        """Whether all tokens see one another alike."""
+        return not (self.plain_first or self.first_alone or self.reach)
+
     def narrowed(self, seen: Visibility, device: torch.device) -> Visibility:
         """What is left of a pattern for the queries of a whole text whose first token stands in column 0."""
         block = seen.block if seen.causal or self.block is None else self.block
@@ -131,11 +138,14 @@ def vary(network: Any, variant: Variant, device: torch.device | str = "meta") ->
         layer.self_attn = VariantAttention(layer.self_attn, variant, device)
 
 
-def own_parameters(layer: Any) -> list[str]:
-    """Names, inside the attention of a layer, of the parameters that only variants have."""
-    added = ("sinks", "gate_proj.weight", "q_norm.weight", "k_norm.weight")
-    known = dict(layer.self_attn.named_parameters())
-    return [name for name in added if name in known]
+def _change(network: Any, config: Mapping[str, Any], source: str) -> None:
+    vary(network, read_variant(config, source))
+
+
+LLAMA, LLADA, DREAM = (
+    CHANGED.add(ChangedNetwork(own, official, (KEY,), _change)) for official, own in MODEL_TYPES.items()
+)
+"""What the entry points name."""
 
 
 class VariantAttention(nn.Module):
@@ -150,7 +160,6 @@ class VariantAttention(nn.Module):
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
         self.config, self.variant = plain.config, variant
-        self.first_alone, self.trained_block = variant.first_alone, variant.block
         for name in ("layer_idx", "head_dim", "num_key_value_groups", "scaling", "is_causal"):
             setattr(self, name, getattr(plain, name))
         self.q_proj: nn.Module = plain.q_proj
@@ -176,6 +185,16 @@ class VariantAttention(nn.Module):
         if self.variant.softmax == "one":
             return torch.zeros(self.config.num_attention_heads, device=like.device, dtype=like.dtype)
         return self.sinks
+
+    def sees(self, seen: Visibility, context: ForwardContext, device: torch.device) -> Visibility:
+        """What is left of a pattern for queries that attend both ways; a pattern in full is left as it is."""
+        if seen.causal or seen.dense is not None:
+            return seen
+        seen = replace(seen, block=self.variant.block if seen.block is None else seen.block)
+        if seen.block == 1 or not self.variant.first_alone:
+            return seen
+        alone = _first_alone(seen, context, device)
+        return seen if alone is None else replace(seen, dense=alone, block=None, bias=None)
 
     def project(self, hidden: Tensor, cos: Tensor, sin: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys after the rotation, and values.
@@ -242,6 +261,27 @@ class VariantAttention(nn.Module):
             **options,
         )
         return self.finish(hidden_states, mixed.reshape(*hidden_states.shape[:2], -1)), None
+
+
+def _first_alone(seen: Visibility, context: ForwardContext, device: torch.device) -> Tensor | None:
+    """Bool [B|1, 1, Q, K]: the first real token of a row sees itself alone, the others what they see; once for all layers.
+
+    None where that token is a key only: it stands before the queries.
+    """
+    before = context.shared.get("first alone")
+    if before is not None and before[0] is seen.real:
+        pattern: Tensor = before[1]
+        if pattern.shape[2:] == (seen.queries, seen.keys) and pattern.device == device:
+            return pattern
+    first = torch.zeros(1, dtype=torch.long, device=device) if seen.real is None else seen.real.long().argmax(-1)
+    if bool((first < seen.offset).all()):
+        return None
+    rows = replace(seen, real=None).rows(0, seen.queries, device)
+    own = torch.arange(seen.keys, device=device) == first[:, None]  # [B|1, K]
+    alone = ~own[:, seen.offset :, None] | own[:, None, :]
+    pattern = alone[:, None] if rows is None else alone[:, None] & rows
+    context.shared["first alone"] = (seen.real, pattern)
+    return pattern
 
 
 def _first(hidden: Tensor) -> Tensor:
