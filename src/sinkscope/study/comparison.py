@@ -42,6 +42,7 @@ Scores = Mapping[str, float]
 
 MATCHES = ("count", "mass")
 """How a control is matched to its policy."""
+SEEDS = "{} seeds", "one seed"
 
 
 def compare_runs(evaluations: Sequence[Evaluation]) -> pd.DataFrame:
@@ -103,34 +104,27 @@ def untested(table: pd.DataFrame) -> list[str]:
     compared = table.groupby(["task", "model"])["policy"].transform(lambda names: (names == "none").any())
     alone = table[~compared.astype(bool)]
     few = policies[compared[policies.index].astype(bool) & policies["difference"].isna()]
-    said = []
-    for draws, rows in few.groupby("draws"):
-        said.append(
-            f"{_where(rows)}: the decoding draws and has {_seeds(draws)}; without at least {LEAST_SEEDS} no difference is tested"
-        )
-    if len(alone):
-        said.append(f"{_where(alone)}: there is no run without a policy, so nothing is compared with one")
     controls = table[table["control_of"].notna() & (table["draws"] < LEAST_SEEDS)]
-    for draws, rows in controls.groupby("draws"):
-        of = f"{_few(rows['control_of'], 'policies')} ({_few(rows['model'], 'models')})"
-        said.append(
-            f"random controls of {of} have {_seeds(draws)}; effects beyond them are tested from {LEAST_SEEDS} on"
-        )
-    return said
 
+    def where(rows: pd.DataFrame) -> str:
+        return ", ".join(dict.fromkeys(rows["model"] + ", " + rows["task"]))
 
-def _where(rows: pd.DataFrame) -> str:
-    return ", ".join(dict.fromkeys(rows["model"] + ", " + rows["task"]))
+    def listed(names: pd.Series[str], what: str) -> str:
+        each = names.unique()
+        return ", ".join(each) if len(each) <= 2 else f"{len(each)} {what}"
 
-
-def _few(names: Iterable[str], what: str) -> str:
-    """Two names, or how many there are."""
-    each = list(dict.fromkeys(names))
-    return ", ".join(each) if len(each) <= 2 else f"{len(each)} {what}"
-
-
-def _seeds(draws: Any) -> str:
-    return "one seed" if draws == 1 else f"{draws} seeds"
+    said = [
+        f"{where(rows)}: the decoding draws and has {SEEDS[draws == 1].format(draws)}; without at least {LEAST_SEEDS} no "
+        "difference is tested"
+        for draws, rows in few.groupby("draws")
+    ]
+    if len(alone):
+        said.append(f"{where(alone)}: there is no run without a policy, so nothing is compared with one")
+    return said + [
+        f"random controls of {listed(rows['control_of'], 'policies')} ({listed(rows['model'], 'models')}) have "
+        f"{SEEDS[draws == 1].format(draws)}; effects beyond them are tested from {LEAST_SEEDS} on"
+        for draws, rows in controls.groupby("draws")
+    ]
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -79,13 +79,10 @@ def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, Speed]:
     """The speed of each model of the cells, with all workers busy."""
     from sinkscope.study.worker import Measurement
 
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.model.name, cell)
+    first = {cell.model.name: cell for cell in reversed(cells)}
+    jobs = [Measurement(first[name]) for name in dict.fromkeys(cell.model.name for cell in cells)]
     speeds: dict[str, Speed] = {}
-    executor.run(
-        [Measurement(cell) for cell in first.values()], lambda job, result: speeds.update({job.cell.model.name: result})
-    )
+    executor.run(jobs, lambda job, result: speeds.update({job.cell.model.name: result}))
     return speeds
 
 
@@ -223,24 +220,12 @@ def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:
     if has_auto(study) and len(speeds) == len(study.models):
         samples = choose_samples(study, facts, speeds, workers)
     cells = outline(study, facts, samples, exact=False)
-
-    def line(name: str) -> Line:
+    lines = []
+    for name in facts:
         mine = [cell for cell in cells if cell.model.name == name]
-        return Line(
-            model=name,
-            cells=len(mine),
-            answers=sum(cell.answers for cell in mine),
-            forwards=sum(map(forwards, mine)),
-            storage=sum(storage(cell, facts[name]) for cell in mine),
-            seconds=seconds(mine, speeds, workers) if name in speeds else None,
-        )
-
-    return StudyEstimate(
-        study=study,
-        lines=tuple(line(model.name) for model in study.models),
-        samples=samples,
-        workers=workers,
-        missing=tuple(name for name in facts if name not in local),
-        speeds=speeds,
-        decides=tuple(deciding(cells)),
-    )
+        answers, passes = sum(cell.answers for cell in mine), sum(map(forwards, mine))
+        bytes_ = sum(storage(cell, facts[name]) for cell in mine)
+        time = seconds(mine, speeds, workers) if name in speeds else None
+        lines.append(Line(name, len(mine), answers, passes, bytes_, time))
+    missing = tuple(name for name in facts if name not in local)
+    return StudyEstimate(study, tuple(lines), samples, workers, missing, speeds, tuple(deciding(cells)))

@@ -21,6 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any, ClassVar
 
+from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
 from sinkscope.study.worker import AT_HAND, Job, JobResult, WorkerSettings, cpu_workers, do, threads
 
@@ -41,13 +42,11 @@ class ShardFailedError(SinkscopeError):
 
 def executor_class(name: str) -> type[Executor]:
     """The executor called `name`; raises InputError when it is not known, or its libraries are not installed."""
-    if name in ("ray", "slurm"):  # each needs a library of its own
-        module = import_module(f"sinkscope.study.on_{name}")
-        made: type[Executor] = getattr(module, f"{name.capitalize()}Executor")
-        return made
-    if name in NAMES:
-        return LocalExecutor if name == "local" else HereExecutor
-    raise InputError(f"--on {name!r} is not known; {nearest(name, NAMES)}")
+    one_of("--on", name, NAMES)
+    # Ray and submitit are libraries of their own.
+    module = f"sinkscope.study.on_{name}" if name in ("ray", "slurm") else __name__
+    made: type[Executor] = getattr(import_module(module), f"{name.capitalize()}Executor")
+    return made
 
 
 class Executor:
@@ -136,13 +135,11 @@ class HereExecutor(Executor):
     """This process, one job after the other: for a machine with one GPU and few libraries, and for a debugger."""
 
     def send(self, job: Job) -> Future[JobResult]:
-        """Do a job."""
         future: Future[JobResult] = Future()
         future.set_result(do(self.settings, job, local_devices(self.settings)[0]))
         return future
 
     def close(self) -> None:
-        """Free the model."""
         AT_HAND.clear()
 
 
@@ -170,7 +167,6 @@ class LocalExecutor(Executor):
         super().run(jobs, finished, waiting)
 
     def send(self, job: Job) -> Future[JobResult]:
-        """Send a job to the pool."""
         if self._pool is None:
             self._pool = self._started()
         future: Future[JobResult] = self._pool.submit(_run_job, job)
@@ -197,7 +193,6 @@ class LocalExecutor(Executor):
         return pool
 
     def close(self) -> None:
-        """Kill the processes."""
         pool, self._pool = self._pool, None
         if pool is not None:
             with contextlib.suppress(Exception):
@@ -207,14 +202,13 @@ class LocalExecutor(Executor):
 @contextlib.contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
     """Processes started in here never see a Ctrl-C in the terminal: the command handles it, and ends them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        if main:
+            signal.signal(signal.SIGINT, before)
 
 
 _PROCESS: tuple[WorkerSettings, str, int] | None = None

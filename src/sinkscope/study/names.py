@@ -13,7 +13,7 @@ from sinkscope.base.sink_rule import EPSILON
 from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_first import MaskFirst
 from sinkscope.policies.mask_top import MaskTop
-from sinkscope.policies.policy import Rule
+from sinkscope.policies.policy import Policy, Rule
 from sinkscope.policies.window import Window
 from sinkscope.verdicts.diagnosis import WINDOW, WINDOW_FIRST
 
@@ -29,6 +29,14 @@ class ControlName(NamedTuple):
     name: str
 
 
+def parsed(policy: str) -> Policy | None:
+    """The policy of a text; None for "none", and for one that nobody has registered here."""
+    try:
+        return parse_policy(policy)
+    except InputError:
+        return None
+
+
 @lru_cache(maxsize=1024)
 def control(policy: str) -> ControlName | None:
     """For the text of a random control: what it is a control of; None for anything else, also for an unknown policy.
@@ -38,13 +46,10 @@ def control(policy: str) -> ControlName | None:
     >>> control("window:32 & random(top:1),seed=1").like
     'window:32 & top:1'
     """
-    try:
-        parsed = parse_policy(policy)
-    except InputError:
+    drawn = parsed(policy)
+    if drawn is None or drawn.control is None:
         return None
-    if parsed is None or parsed.control is None:
-        return None
-    return ControlName(str(parsed.original), parsed.control.match, str(parsed.with_seed(0)))
+    return ControlName(str(drawn.original), drawn.control.match, str(drawn.with_seed(0)))
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
@@ -70,10 +75,7 @@ def rule_of(policy: str) -> tuple[Rule | None, bool]:
 
     And whether it ranks keys by what distant queries give them.
     """
-    try:
-        rule = parse_policy(policy)
-    except InputError:
-        return None, False
+    rule = parsed(policy)
     if not isinstance(rule, Rule):
         return None, False
     known = {field.name for field in fields(rule)}
@@ -118,10 +120,9 @@ def label(policy: str, causal: bool) -> str:
     said = "no mask" if policy == "none" else ""
     if isinstance(rule, MaskTop) and rule == MaskTop(rule.k, rule.scope, rule.epsilon, rule.among, effect=rule.effect):
         many = "" if rule.k == 1 else f"{rule.k} "
-        what = {True: "key", False: "key, if no sink"}[rule.among == "sinks"]
-        if (
-            rule.epsilon is not None and rule.among == "sinks"
-        ):  # in a causal model the key that is ranked first may be no sink
+        what = "key" if rule.among == "sinks" else "key, if no sink"
+        if rule.epsilon is not None and rule.among == "sinks":
+            # In a causal model the key that is ranked first may be no sink.
             what = "key, if a sink" if causal and not distant else "sink"
         scope = {"head": "", "layer": ", one a layer", "model": ", one a model"}[rule.scope]
         quiet = ", silenced" if rule.effect == "silence" else ""

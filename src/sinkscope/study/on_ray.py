@@ -72,7 +72,6 @@ class RayExecutor(Executor):
         return future
 
     def close(self) -> None:
-        """End the cluster or the connection that this executor began."""
         self._started.close()
 
 

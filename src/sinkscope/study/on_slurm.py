@@ -63,7 +63,6 @@ class SlurmExecutor(Executor):
 
     @classmethod
     def check(cls, settings: WorkerSettings) -> None:
-        """Raise InputError when submitit cannot use the options."""
         _submitit_executor(settings)
 
     def _round(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None) -> list[Job]:
@@ -100,7 +99,6 @@ class SlurmExecutor(Executor):
         return parts
 
     def close(self) -> None:
-        """Cancel what is still running."""
         for task in self._tasks:
             task.cancel()
         self._tasks = []

@@ -48,13 +48,13 @@ OUTPUT = "output/16"
 """Count up when the same records would give other tables, figures or another report."""
 
 SHARD_ANSWERS = 64
+LIBRARIES = "torch", "transformers", "tokenizers", "numpy", "pandas", "xarray", "zarr"
 
 
 class Progress:
     """Hears of what happens in a run; this one does nothing."""
 
-    def say(self, text: str) -> None:
-        """A line for people."""
+    def say(self, text: str) -> None: ...
 
     def begin(self, work: float, done: float) -> None:
         """Work to do, in seconds as estimated, or forward passes; and how much of it is there."""
@@ -62,8 +62,7 @@ class Progress:
     def advance(self, done: float, cell: str) -> None:
         """The work that is done, and the cell that was worked on last."""
 
-    def end(self) -> None:
-        """No more progress."""
+    def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,6 @@ class _Run:
 
     @functools.cached_property
     def executor(self) -> Executor:
-        """The workers."""
         return self.start()
 
     def _speeds(self, cells: Sequence[Cell]) -> estimate.Speeds:
@@ -220,15 +218,29 @@ class _Run:
             for line in lines:
                 self.progress.say(line)
         each = {cell.id: estimate.work(cell, speeds) for cell in cells}
+        answers = {cell: len(numbers) for cell, numbers in there.items()}
+
+        def done() -> float:
+            return sum(each[cell] * count for cell, count in answers.items())
+
+        def look(working: Sequence[Any]) -> None:
+            """Count what shards have done. Overlapping ones may hold an answer twice, so no more is counted than is wanted."""
+            for shard in working:
+                with suppress(OSError):
+                    logs = self.store.cell_folder(shard.cell.id).glob("shards/*/generations.jsonl")
+                    lines = min(shard.cell.answers, sum(log.read_bytes().count(b"\n") for log in logs))
+                    if lines > answers[shard.cell.id]:
+                        answers[shard.cell.id] = lines
+                        self.progress.advance(done(), shard.cell.said)
+
         # Those of one model together, which is then loaded once by each worker; long ones first, so that none ends late.
         total: dict[str, float] = defaultdict(float)
         for shard in shards:
             total[shard.cell.model.name] += each[shard.cell.id] * shard.size
         shards.sort(key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * one.size))
-        account = _Account(self.store, self.progress, each, {cell: len(done) for cell, done in there.items()})
-        self.progress.begin(sum(estimate.work(cell, speeds) * cell.answers for cell in every), account.done)
+        self.progress.begin(sum(estimate.work(cell, speeds) * cell.answers for cell in every), done())
         try:
-            self.executor.run(shards, account.finished, account.waiting)
+            self.executor.run(shards, lambda shard, _: look([shard]), look)
         finally:
             self.progress.end()
             now = {cell.id: self.store.answered(cell) for cell in cells}
@@ -284,7 +296,11 @@ class _Run:
             "study": self.study.name,
             "inputs": inputs,
             "science": SCIENCE,
-            "versions": versions(),
+            "versions": {
+                "sinkscope": __version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in LIBRARIES},
+            },
             "models": {name: vars(known) for name, known in self.facts.items()},
             "cells": {cell.id: cell.title for cell in cells},
             "documents": {cell.id: cell.answers for cell in cells},
@@ -299,50 +315,10 @@ class _Run:
         return Outcome(self.store.root, self.study, frames, self.computed, manifest)
 
 
-class _Account:
-    """The work that is done, by the lines of the records of the cells.
-
-    Args:
-        each: cell → the work of one answer. there: cell → answers that were there.
-    """
-
-    def __init__(self, store: Store, progress: Progress, each: Mapping[str, float], there: Mapping[str, int]) -> None:
-        self.store, self.progress, self.each, self.answers = store, progress, each, dict(there)
-
-    @property
-    def done(self) -> float:
-        """All work that is done."""
-        return sum(self.each[cell] * answers for cell, answers in self.answers.items())
-
-    def finished(self, shard: Any, result: Any) -> None:
-        """A shard is done."""
-        self.waiting([shard])
-
-    def waiting(self, shards: Sequence[Any]) -> None:
-        """Shards are in work. Overlapping ones may hold an answer twice, so no more is counted than is wanted."""
-        for shard in shards:
-            with suppress(OSError):
-                logs = self.store.cell_folder(shard.cell.id).glob("shards/*/generations.jsonl")
-                lines = min(shard.cell.answers, sum(log.read_bytes().count(b"\n") for log in logs))
-                if lines > self.answers[shard.cell.id]:
-                    self.answers[shard.cell.id] = lines
-                    self.progress.advance(self.done, shard.cell.said)
-
-
 def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
     """A line on how programs that models write are confined, or why they are not graded; "" in a study without any."""
     from sinkscope.tasks import sandbox
 
     coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.experiment.task.runs_code})
-    if not coded:
-        return ""
-    if sandbox.available(kind) is not None:
-        return sandbox.reason(kind)
-    return f"answers to {', '.join(coded)} are kept and not graded here: {sandbox.reason(kind)}"
-
-
-def versions() -> dict[str, str]:
-    """The versions that the results were made with."""
-    libraries = ("torch", "transformers", "tokenizers", "numpy", "pandas", "xarray", "zarr")
-    known = {name: version(name) for name in libraries}
-    return {"sinkscope": __version__, "python": platform.python_version(), **known}
+    kept = "" if sandbox.available(kind) else f"answers to {', '.join(coded)} are kept and not graded here: "
+    return kept + sandbox.reason(kind) if coded else ""

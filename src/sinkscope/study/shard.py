@@ -30,7 +30,7 @@ from sinkscope.reuse import shadowed
 from sinkscope.reuse.agreement import agreement
 from sinkscope.study.cells import Cell, Looks
 from sinkscope.study.documents import prompt_lengths
-from sinkscope.study.store import Key, Store, save_part, statistics_bytes
+from sinkscope.study.store import Key, Store, part_bytes, statistics_bytes
 from sinkscope.tasks.answer import BatchSize, Item, Items, answer, batches, encoded, halving, recorded
 from sinkscope.tasks.experiment import ModelIdentity
 from sinkscope.tasks.grading import can_grade
@@ -142,7 +142,7 @@ def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
         for other in store.runs(cell.id)
         if other.path != run.path
         for row in other.generations
-        if (file := store.result_file(cell, row.index, row.seed)) is None or file.is_file()
+        if store.complete(cell, row.index, row.seed)
     }
 
 
@@ -151,9 +151,7 @@ def _one_by_one(cell: Cell, store: Store, model: Model, wanted: list[Item], run:
     kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
     record = kinds.get(cell.kind, _traced)
     for item in wanted:
-        file = store.result_file(cell, item.index, item.seed)
-        lost = file is not None and not file.is_file()
-        if item.key in run.generations and not lost:
+        if item.key in run.generations and store.complete(cell, item.index, item.seed):
             continue
         row = record(cell, store, model, item)
         if item.key in run.generations:  # its file was lost; the record is made anew
@@ -263,6 +261,5 @@ class _Inspector:
         looks = cell.capture.looks if isinstance(cell.capture, Looks) else 1
         (part,) = survey(model, run, other, looks, labels)
         path = store.refuse_links(store.statistics_file(cell.id, item.index, item.seed))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_part(part, path)
+        write_atomically(path, part_bytes(part))
         return recorded(model, task, item, run, prompt, {"void": void_flags(model, run)})

@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sinkscope.base.errors import InputError
 from sinkscope.statistics import (
     CONFIDENCE,
     LEAST_SEEDS,
@@ -117,8 +116,6 @@ class SkillComparison(NamedTuple):
 
 def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
     """The comparison over all skills that share an unmasked accuracy."""
-    for skill, answer in answers.items():
-        _check(skill, answer)
     target, chosen = matched_levels(answers)
     left_out = tuple(skill for skill in answers if skill not in chosen)
     if len(chosen) < 2:
@@ -220,16 +217,6 @@ def _mean(estimates: list[Estimate]) -> Estimate:
         float(value.mean() - np.sqrt(((value - low) ** 2).sum()) / count),
         float(value.mean() + np.sqrt(((high - value) ** 2).sum()) / count),
     )
-
-
-def _check(skill: str, given: SkillAnswers) -> None:
-    n = len(given.level)
-    if not (len(given.plain) == len(given.policy) == n and given.control.ndim == 2):
-        raise InputError(f"{skill}: levels, plain and policy scores [n] and control scores [seeds, n] are expected")
-    if given.control.shape[1] != n or given.control.shape[0] < LEAST_SEEDS:
-        raise InputError(
-            f"{skill}: control scores of shape {given.control.shape} for {n} documents: at least {LEAST_SEEDS} seeds are needed"
-        )
 
 
 # ---- tables --------------------------------------------------------------------------------------

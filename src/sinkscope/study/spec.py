@@ -271,11 +271,9 @@ class Study:
 
     @property
     def grids(self) -> list[Grid]:
-        """All sections."""
         return [grid for _, grid in self.sections]
 
     def models_of(self, grid: Grid) -> list[StudyModel]:
-        """The models of a section."""
         return [model for model in self.models if not grid.models or model.name in grid.models]
 
 

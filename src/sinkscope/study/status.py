@@ -43,12 +43,10 @@ class StudyStatus:
 
     @property
     def done(self) -> int:
-        """Answers that are there."""
         return sum(cell.done for cell in self.cells)
 
     @property
     def wanted(self) -> int:
-        """Answers of all cells that are known."""
         return sum(cell.wanted for cell in self.cells)
 
     @property

@@ -116,11 +116,9 @@ class Store:
     # ---- paths
 
     def table_file(self, name: str) -> Path:
-        """tables/NAME.parquet."""
         return self.root / "tables" / f"{name}.parquet"
 
     def cell_folder(self, cell_id: str) -> Path:
-        """cells/ID."""
         return self.root / "cells" / cell_id
 
     def shard_folder(self, cell_id: str, start: int, stop: int) -> Path:
@@ -135,11 +133,11 @@ class Store:
         """The mergeable statistics of a recorded generation, from which tables are made."""
         return self.root / "traces" / cell_id / f"{place:06d}-{seed}.analysis.npz"
 
-    def result_file(self, cell: Cell, place: int, seed: int) -> Path | None:
-        """The file that an answer is not complete without; None: its record is all."""
+    def complete(self, cell: Cell, place: int, seed: int) -> bool:
+        """Whether the file is there that an answer is not complete without; of most kinds the record is all."""
         if cell.kind == "inspect" or not cell.keep:
-            return self.statistics_file(cell.id, place, seed)
-        return self.trace_file(cell.id, place, seed) if cell.kind in ("trace", "maps") else None
+            return self.statistics_file(cell.id, place, seed).is_file()
+        return cell.kind not in ("trace", "maps") or self.trace_file(cell.id, place, seed).is_file()
 
     def lock(self) -> Lock:
         """The right to run the study."""
@@ -336,7 +334,7 @@ class Store:
         return {
             places[row.index] * len(seeds) + seeds[row.seed]
             for row in answers
-            if (file := self.result_file(cell, row.index, row.seed)) is None or file.is_file()
+            if self.complete(cell, row.index, row.seed)
         }
 
 
@@ -358,11 +356,8 @@ def statistics_bytes(part: xr.Dataset) -> bytes:
         "coords": [str(name) for name in part.coords],
         "attrs": dict(part.attrs),
     }
-    arrays: dict[str, Any] = {str(name): np.asarray(part[name].values) for name in part.variables}
-    arrays[ABOUT] = np.asarray(json.dumps(about))
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    return buffer.getvalue()
+    arrays = {str(name): np.asarray(part[name].values) for name in part.variables}
+    return _npz({**arrays, ABOUT: np.asarray(json.dumps(about))})
 
 
 def load_statistics(path: Path) -> xr.Dataset:
@@ -377,16 +372,19 @@ def load_statistics(path: Path) -> xr.Dataset:
         return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
 
 
-def save_part(part: Part, path: Path) -> None:
-    """Write what the inspection of one generation gave as one .npz."""
+def part_bytes(part: Part) -> bytes:
+    """What the inspection of one generation gave as one .npz, of arrays called SECTION|MEASURE|PLACE."""
+    return _npz({"|".join(filter(None, name)): value for name, value in part.items()})
+
+
+def _npz(arrays: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    arrays: dict[str, Any] = {"|".join(filter(None, name)): value for name, value in part.items()}
     np.savez_compressed(buffer, **arrays)
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def load_part(path: Path) -> Part:
-    """Read what `save_part` wrote."""
+    """What `part_bytes` wrote."""
     from sinkscope.inspection.survey import Name
 
     with reading(path, "remove it, and run the same command again"), np.load(path, allow_pickle=False) as file:

@@ -57,7 +57,7 @@ def replay(store: Store, cells: Sequence[Cell]) -> Frames:
     for cell in cells:
         told = pd.DataFrame([row.more for row in _rows(store, cell)]).reindex(columns=list(names))
         means = told.astype(float).mean()
-        rows.append({**cell.columns(), "n": len(told), **{name: _known(means[name]) for name in names}})
+        rows.append(cell.columns() | {"n": len(told)} | means.astype(object).where(means.notna(), None).to_dict())
     return {"replay": pd.DataFrame(rows)}
 
 
@@ -115,7 +115,3 @@ def with_columns(frame: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFram
 
 def _rows(store: Store, cell: Cell) -> list[Generation]:
     return [row for row, _ in store.answers(cell.id).values()]
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else value

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from loky import cpu_count
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import SinkscopeError
@@ -109,22 +110,17 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
         return JobResult(None, traceback.format_exc())
 
 
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def threads(workers: int) -> int:
     """Threads of each worker: an equal share of the cores, or OMP_NUM_THREADS where it is set."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else max(1, cores() // workers)
+    return int(asked) if asked.isdigit() and int(asked) else max(1, cpu_count() // workers)
 
 
 def cpu_workers(memory: int) -> int:
     """As many as there are cores, while a model for each fits into half the memory."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    fit = int(installed * 0.5 // memory) if memory else cores()
-    return max(1, min(cores(), fit))
+    cores = int(cpu_count())
+    return max(1, min(cores, int(installed * 0.5 // memory) if memory else cores))
 
 
 def set_threads(threads: int | None) -> None:
