@@ -12,7 +12,7 @@ import pytest
 
 from sinkscope import statistics
 from sinkscope.base.errors import InputError
-from sinkscope.study.comparison import by_seed, compare_runs, holm_over, untested
+from sinkscope.study.comparison import compare_runs, holm_over, untested
 from sinkscope.study.names import control, natural, role
 from sinkscope.study.paper import MODELS, POLICIES, TABLE, published
 from sinkscope.study.shown import comparison
@@ -78,7 +78,7 @@ def test_the_paper_table_with_controls() -> None:
     expected = statistics.compare([top[i] for i in order], [none[i] for i in order])
     assert _numbers(rows["top:10"], "difference") == (expected.difference, *expected.interval, expected.p)
     assert expected.p == statistics.mcnemar([top[i] for i in order], [none[i] for i in order])
-    draws = np.array([[by_seed(run)[0][i] for i in order] for run in runs[3:6]])
+    draws = np.array([[run.scores()[i] for i in order] for run in runs[3:6]])
     effect = statistics.effect_over_control([top[i] for i in order], draws)
     assert _numbers(rows["top:10"], "effect_count") == (effect.effect, *effect.interval, effect.p)
     assert rows["top:10"]["effect_count_seeds"] == 3

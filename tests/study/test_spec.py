@@ -125,7 +125,7 @@ def test_an_unknown_study_is_answered_with_the_nearest_ones(tmp_path: Path) -> N
     with pytest.raises(InputError, match="did you mean organisms"):
         spec.read("organism")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
-    with pytest.raises(InputError, match="not a TOML file"):
+    with pytest.raises(InputError, match="should be a TOML file"):
         spec.read(tmp_path / "bad.toml")
 
 

@@ -23,7 +23,7 @@ SEAMS = {
     "attention.visibility": "Scores Visibility query_weights relative",
     "base.checks": "at_least finite one_of whole",
     "base.errors": "nearest",
-    "base.files": "read_json write_atomically",
+    "base.files": "fit read_json read_toml write_atomically",
     "base.sink_rule": "torch_sinks_of",
     "base.text": "aligned",
     "models.changed": "CHANGED ChangedNetwork",  # attention that an option of a recipe changes

@@ -11,6 +11,7 @@ import errno
 import json
 import math
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -100,6 +101,12 @@ def read_json(path: Path, advice: str, error: type[SinkscopeError] = InputError,
     """The JSON document in a file as `fit` gives it: a table, unless another kind is named."""
     with reading(path, advice, error):
         return fit(kind, json.loads(plain_bytes(path).decode()))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The TOML document in a file."""
+    with reading(path, "it should be a TOML file"):
+        return tomllib.loads(plain_bytes(path).decode())
 
 
 def plain_bytes(path: Path) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import differences
@@ -37,8 +38,8 @@ from sinkscope.tasks.task import ACCURACY, scheme_name
 if TYPE_CHECKING:
     import pandas as pd
 
-Scores = Mapping[str, float]
-"""By document."""
+Scores = NDArray[np.float64]
+"""[documents], or [draws, documents]: a run's seeds, or the seeds of a control."""
 
 MATCHES = ("count", "mass")
 """How a control is matched to its policy."""
@@ -141,28 +142,39 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     by_name: dict[str, list[Evaluation]] = defaultdict(list)
     for run in runs:
         by_name[pooled(name_of(run.settings))].append(run)
-    draws = {name: [scores for run in same for scores in by_seed(run)] for name, same in by_name.items()}
+    documents = list(first.scores())
+    draws = {
+        name: np.array([scores for run in same for scores in by_seed(run, documents)]) for name, same in by_name.items()
+    }
     # With few seeds of a decoding that samples, a difference may be the sampling's.
     shares, tested = first.measure == ACCURACY, not sampled or len(first.seeds) >= LEAST_SEEDS
+    ranked = np.argsort(documents)  # the order in which documents are paired decides what a random test draws
 
     def difference(name: str, base: str) -> tuple[Any, ...]:
         """Paired, between the means over draws of two runs."""
-        found = compare(*align(mean_of(draws[name]), mean_of(draws[base]), (name, base)), shares=shares)
+        found = compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
         return found.difference, *found.interval, found.p
+
+    def effect(name: str, control: str) -> tuple[Any, ...]:
+        """Paired, over the mean of a control's seeds; their number and spread."""
+        if not tested or len(draws.get(control, ())) < LEAST_SEEDS:
+            return (None,) * 6
+        found = effect_over_control(draws[name].mean(0)[ranked], draws[control][:, ranked], shares=shares)
+        return found.effect, *found.interval, found.p, found.seeds, found.control_spread
 
     rows: dict[str, dict[str, Any]] = {}
     for name in sorted(by_name, key=in_order):
         controls = {} if name == "none" else controls_of(name, by_name)
-        loss: tuple[Any, ...] = (None,) * 4
-        if tested and name != "none" and "none" in draws:
-            loss = difference(name, "none")
-        row = _plain(by_name[name], draws[name], name) | _test("difference", loss)
+        compared = tested and name != "none" and "none" in draws
+        row = _plain(by_name[name], draws[name], name)
+        row |= _test("difference", difference(name, "none") if compared else (None,) * 4)
         for match in MATCHES:
-            row |= _effect(match, draws[name], draws.get(controls.get(match, ""), []), tested, shares)
+            *numbers, seeds, spread = effect(name, controls.get(match, ""))
+            stem = f"effect_{match}"
+            row |= _test(stem, numbers) | {f"{stem}_seeds": seeds, f"{stem}_spread": spread}
         paper = published(row["model"], row["task"], name)
         row |= {"paper": paper and paper.value, "paper_plus_minus": paper and paper.plus_minus}
-        base = draws["none"] if shares and "none" in draws else None
-        row["detectable"] = None if base is None else detectable(mean_of(base))
+        row["detectable"] = detectable(draws["none"].mean(0)) if shares and "none" in draws else None
         rows[name] = row
     for name, row in rows.items():
         # Only now, when the rows of all controls are there.
@@ -185,10 +197,10 @@ def controls_of(policy: str, names: Iterable[str]) -> dict[str, str]:
     return {kind.match: name for name, kind in kinds if kind is not None and kind.like == policy}
 
 
-def _plain(runs: list[Evaluation], draws: Sequence[Scores], name: str) -> dict[str, Any]:
+def _plain(runs: list[Evaluation], draws: Scores, name: str) -> dict[str, Any]:
     """One run, or the draws of a control, by itself."""
     kind, settings, measure = control(name), runs[0].settings, runs[0].measure
-    values = np.array(list(mean_of(draws).values()))
+    values = draws.mean(0)
     records = [record for run in runs for record in run.records]
     low, high = (
         wilson(min(float(len(values)), float(values.sum())), len(values))
@@ -209,19 +221,6 @@ def _test(stem: str, numbers: Sequence[Any]) -> dict[str, Any]:
     return {**bounded(stem, *numbers), f"{stem}_p_holm": None}
 
 
-def _effect(
-    match: str, draws: Sequence[Scores], control: Sequence[Scores], tested: bool, shares: bool
-) -> dict[str, Any]:
-    """The paired effect over the mean of a control's seeds."""
-    stem = f"effect_{match}"
-    if not tested or len(control) < LEAST_SEEDS:
-        return _test(stem, (None,) * 4) | {f"{stem}_seeds": None, f"{stem}_spread": None}
-    pairs = [align(mean_of(draws), scores, ("the policy", "its control")) for scores in control]
-    found = effect_over_control(pairs[0][0], np.stack([pair[1] for pair in pairs]), shares=shares)
-    numbers = found.effect, *found.interval, found.p
-    return _test(stem, numbers) | {f"{stem}_seeds": found.seeds, f"{stem}_spread": found.control_spread}
-
-
 def detectable(scores: Scores) -> float:
     """The smallest difference of two unrelated runs that so many documents detect with 80 % power.
 
@@ -229,7 +228,7 @@ def detectable(scores: Scores) -> float:
     not mean that nothing varies.
     """
     n = len(scores)
-    return minimal_detectable_effect(n, (sum(scores.values()) + 1) / (n + 2)) if n > 1 else 1.0
+    return minimal_detectable_effect(n, (sum(scores.tolist()) + 1) / (n + 2)) if n > 1 else 1.0
 
 
 # ---- which runs may stand in one table -----------------------------------------------------------
@@ -247,6 +246,8 @@ def _comparable(first: Evaluation, other: Evaluation) -> None:
             f"{'; '.join(different[:5])}{more}. Compare runs that differ only in {', '.join(apart)}"
         )
     align(first.scores(), other.scores(), names)
+    if len(other.records) != other.n * len(other.seeds):
+        raise InputError(f"the run under {names[1]} is not finished: some documents lack a seed")
     prints = {record.document: record.fingerprint for record in first.records}
     for record in other.records:
         if prints[record.document] != record.fingerprint:
@@ -264,8 +265,6 @@ def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
                 f"the runs under {name_of(first.settings)} and {name_of(run.settings)} have the seeds "
                 f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
             )
-        if len(run.records) != run.n * len(run.seeds):
-            raise InputError(f"the run under {name_of(run.settings)} is not finished: some documents lack a seed")
 
 
 def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluation]]) -> None:
@@ -284,19 +283,10 @@ def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluati
 # ---- small things --------------------------------------------------------------------------------
 
 
-def by_seed(run: Evaluation) -> list[Scores]:
-    """Scores by document, for each seed."""
-    scores: dict[int, dict[str, float]] = defaultdict(dict)
-    for record in run.records:
-        scores[record.seed][record.document] = score_of(record)
-    return [scores[seed] for seed in sorted(scores)]
-
-
-def mean_of(draws: Sequence[Scores]) -> dict[str, float]:
-    """The mean over draws of each document; draws of other documents are refused."""
-    for other in draws[1:]:
-        align(draws[0], other, ("one seed", "another"))
-    return {document: sum(scores[document] for scores in draws) / len(draws) for document in draws[0]}
+def by_seed(run: Evaluation, documents: Sequence[str]) -> list[list[float]]:
+    """The scores of these documents, for each seed."""
+    scores = {(record.seed, record.document): score_of(record) for record in run.records}
+    return [[scores[seed, document] for document in documents] for seed in run.seeds]
 
 
 def _average(records: Sequence[Record], name: str) -> float | None:

@@ -73,7 +73,13 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
 def present(study: Study) -> tuple[Study, str]:
     """The study without its optional models that are not on this machine, and without sections of these alone; and a line that
     says so, "" where nothing is left out."""
-    absent = {model.name: why for model in study.models if model.optional and (why := _absence(model))}
+    absent = {}
+    for model in study.models:
+        try:
+            if model.optional and local_checkpoint(model) is None:
+                absent[model.name] = f"{model.source} is not on this machine"
+        except CheckpointError as error:
+            absent[model.name] = str(error)
     if not absent:
         return study, ""
 
@@ -84,14 +90,6 @@ def present(study: Study) -> tuple[Study, str]:
     models = tuple(model for model in study.models if model.name not in absent)
     line = f"left out: {', '.join(absent)} ({next(iter(absent.values()))})"
     return replace(each_section(study, without), models=models), line
-
-
-def _absence(model: StudyModel) -> str:
-    """Why a model is not on this machine; "" when it is."""
-    try:
-        return "" if local_checkpoint(model) is not None else f"{model.source} is not on this machine"
-    except CheckpointError as error:
-        return str(error)
 
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:

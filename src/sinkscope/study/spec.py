@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sinkscope.base.checks import whole
+from sinkscope.base.checks import one_of, whole
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
-from sinkscope.base.files import fit
+from sinkscope.base.files import fit, read_toml
 from sinkscope.base.sink_rule import EPSILON
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -357,10 +356,7 @@ def read_data(name: str | Path) -> dict[str, Any]:
     path = builtin().get(str(name), Path(name))
     if not path.is_file():
         raise InputError(f"there is no study {str(name)!r}; {nearest(str(name), builtin())} (or a .toml file)")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InputError(f"{path} is not a TOML file that can be read: {error}") from error
+    return read_toml(path)
 
 
 def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool = True) -> Study:
@@ -429,22 +425,17 @@ def check_names(study: Study) -> None:
     import_modules(study.modules)
     families, tasks = [*FAMILIES, DIFFUSION], registry.names()
     for grid in study.grids:
-        asked = [(one, "family", families) for one in grid.families]
-        asked += [
-            (registry.base_and_scheme(str(one))[0], "task", tasks)
-            for one in grid.tasks
-            if not registry.is_file(str(one))
-        ]
-        for name, what, known in asked:
-            if name not in known:
-                raise InputError(f"the study names an unknown {what} {name!r}: {nearest(name, known)}")
+        for family in grid.families:
+            one_of("family", family, families)
+        for task in map(str, grid.tasks):
+            if not registry.is_file(task):
+                one_of("task", registry.base_and_scheme(task)[0], tasks)
         for text in grid.policies:
             parse_policy(text)
         for text in grid.reuse:
             parse_reuse(text)
     for name in study.data:
-        if name not in tasks:
-            raise InputError(f"data is given for an unknown task {name!r}: {nearest(name, tasks)}")
+        one_of("data: task", name, tasks)
     for traced in study.trace:
         fit(Capture, traced.capture, "capture", strict=True)
     for name, by_family in study.decodings.items():

@@ -26,7 +26,6 @@ import shlex
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from typing import Any
 from sinkscope import InputError
 from sinkscope.base.checks import one_of, whole
 from sinkscope.base.errors import nearest
-from sinkscope.base.files import write_atomically
+from sinkscope.base.files import fit, read_toml, write_atomically
 from sinkscope_train.corpus import CorpusPlan
 from sinkscope_train.layout import write_json
 from sinkscope_train.network import parameters_of
@@ -43,8 +42,6 @@ from sinkscope_train.options import OF_A_RUN, TrainingOptions, as_line, split
 from sinkscope_train.recipe import CONTROLS, INTERVENTIONS, RECIPES, Recipe, recipe
 from sinkscope_train.trained_runs import DONE, is_finished
 from sinkscope_train.vocabulary import vocabulary_of
-
-KINDS = {str: "text", Path: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -83,34 +80,34 @@ class Sweep:
 
 def read_sweep(path: str | Path) -> Sweep:
     """A sweep from its TOML file."""
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a sweep file that can be read: {error}") from error
-    return sweep_of(data, str(path))
+    return sweep_of(read_toml(Path(path)), str(path))
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What a sweep file holds: see docs/training.md."""
+
+    name: str = "sweep"
+    seeds: tuple[int, ...] = (0,)
+    base: Mapping[str, Any] = field(default_factory=dict)
+    axes: tuple[Mapping[str, Any], ...] = ({},)
 
 
 def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
     """A sweep from TOML data; every run's options are checked."""
-    for name in data:
-        if name not in ("name", "seeds", "base", "axes"):
-            raise InputError(f"{where}: there is no {name!r}; {nearest(name, ('name', 'seeds', 'base', 'axes'))}")
-    seeds, base, sections = data.get("seeds", [0]), data.get("base", {}), data.get("axes", [{}])
-    if not isinstance(seeds, list) or not seeds:
-        raise InputError(f"{where}: seeds should be a list such as [0, 1, 2], got {seeds!r}")
-    tables = isinstance(sections, list) and all(isinstance(section, Mapping) for section in sections)
-    if not isinstance(base, Mapping) or not tables or not sections:
-        raise InputError(f"{where}: base should be a table [base], and axes a list of tables [[axes]]")
+    asked: SweepFile = fit(SweepFile, data, where, strict=True)
+    if not asked.seeds or not asked.axes:
+        raise InputError(f"{where}: seeds or axes is empty; leave it out, or give some, such as seeds = [0, 1, 2]")
     runs: dict[str, SweepRun] = {}
-    for section in sections:
-        if "seed" in {*base, *section}:
+    for section in asked.axes:
+        if "seed" in {*asked.base, *section}:
             raise InputError(f"{where}: give seed for all runs at once, as seeds = [0, 1, 2]")
         lists = {name: value if isinstance(value, list) else [value] for name, value in section.items()}
         empty = [name for name, values in lists.items() if not values]
         if empty:
             raise InputError(f"{where}: the list of {empty[0]} is empty; leave it out, or name its values")
-        for *chosen, seed in itertools.product(*lists.values(), seeds):
-            options = {**base, **dict(zip(lists, chosen, strict=True)), "seed": whole("seeds", seed, 0)}
+        for *chosen, seed in itertools.product(*lists.values(), asked.seeds):
+            options = {**asked.base, **dict(zip(lists, chosen, strict=True)), "seed": whole("seeds", seed, 0)}
             run = _run(options, list(section), where)
             if runs.setdefault(run.name, run) != run:
                 raise InputError(f"{where}: two different runs are called {run.name}")
@@ -125,7 +122,7 @@ def sweep_of(data: Mapping[str, Any], where: str = "the sweep") -> Sweep:
                 f"{where}: {same[learned]} and {run.name} would train the same model twice, which is not a replicate; leave one "
                 "out"
             )
-    return Sweep(str(data.get("name", "sweep")), tuple(linked))
+    return Sweep(asked.name, tuple(linked))
 
 
 def _run(options: dict[str, Any], axes: Sequence[str], where: str) -> SweepRun:
@@ -133,9 +130,7 @@ def _run(options: dict[str, Any], axes: Sequence[str], where: str) -> SweepRun:
     for name, value in options.items():
         if name not in kinds:
             raise InputError(f"{where}: a run has no option {name!r}; {nearest(name, kinds)}")
-        kind = str if kinds[name] is Path else kinds[name]
-        if type(value) is not kind and not (kind is float and type(value) is int):
-            raise InputError(f"{where}: {name} should be {KINDS[kind]}, got {value!r}")
+        fit(str if kinds[name] is Path else kinds[name], value, f"{where}: {name}")
     recipes = RECIPES | CONTROLS
     chosen = one_of("recipe", str(options.pop("recipe", None)), recipes)
     words = [chosen, *([options["size"]] if "size" in options else [])]
