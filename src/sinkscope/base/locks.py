@@ -12,6 +12,8 @@ import socket
 from pathlib import Path
 from typing import Any, TypedDict
 
+from filelock import FileLock, Timeout
+
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import read_json, write_atomically
 
@@ -36,15 +38,11 @@ class Lock:
     """`with Lock(path): …` holds the lock, or raises LockHeldError when it is not free within `wait` seconds."""
 
     def __init__(self, path: Path, wait: float = 0.0) -> None:
-        from filelock import FileLock
-
         self.path, self.wait = path, wait
         self._lock = FileLock(path, thread_local=False)
 
     def acquire(self) -> Lock:
         """Take the lock, and note who has it."""
-        from filelock import Timeout
-
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.acquire(timeout=max(self.wait, GRACE), poll_interval=0.1)
@@ -62,13 +60,11 @@ class Lock:
         return self
 
     def release(self) -> None:
-        """Give the lock back."""
         if self._lock.is_locked:
             note(self.path).unlink(missing_ok=True)
             self._lock.release()
 
-    def __enter__(self) -> Lock:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *error: object) -> None:
         self.release()
@@ -89,8 +85,6 @@ def holder(path: Path) -> dict[str, Any] | None:
 
 def is_held(path: Path) -> bool:
     """True when a process holds the lock now; where it may not be tried (a folder of somebody else's), when one has noted so."""
-    from filelock import FileLock, Timeout
-
     if holder(path) is None or not path.is_file():
         return False
     try:

@@ -23,11 +23,8 @@ def visible(text: str) -> str:
     >>> visible("a\\x1b[31mb\\u202e")
     'a⟨U+001B⟩[31mb⟨U+202E⟩'
     """
-    return "".join(f"⟨U+{ord(c):04X}⟩" if _is_unseen(c) else c for c in text)
-
-
-def _is_unseen(character: str) -> bool:
-    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    unseen = {c for c in set(text) - set("\n\t") if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+    return "".join(f"⟨U+{ord(c):04X}⟩" if c in unseen else c for c in text)
 
 
 def csv_text(frame: pd.DataFrame) -> str:
@@ -48,13 +45,12 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 def _texts_changed(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """The table with every text of a column that is not numeric changed."""
-    texts = {name: values for name, values in frame.items() if values.dtype.kind not in "biufcM"}
-    return frame.assign(
-        **{
-            str(name): [change(cell) if isinstance(cell, str) else cell for cell in values]
-            for name, values in texts.items()
-        }
-    )
+    changed = {
+        str(name): [change(cell) if isinstance(cell, str) else cell for cell in values]
+        for name, values in frame.items()
+        if values.dtype.kind not in "biufcM"
+    }
+    return frame.assign(**changed)
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
