@@ -200,5 +200,5 @@ def test_a_block_for_some_families_leaves_out_models_of_others() -> None:
     alone = study(evaluate=[{**block, "families": ["mmada"]}])
     with pytest.raises(InputError, match="no section of study s takes models of the family causal, llada"):
         cells.outline(alone, FACTS)
-    with pytest.raises(InputError, match=r"unknown family 'cuasal': .*causal"):
+    with pytest.raises(InputError, match=r"family 'cuasal' is not known; did you mean causal"):
         study(evaluate=[{**block, "families": ["cuasal"]}])

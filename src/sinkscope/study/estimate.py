@@ -132,21 +132,17 @@ def sentences(asked: Study, resolved: Study, speeds: Speeds) -> list[str]:
     `asked`: the study as it was given; `resolved`: with "auto" replaced by a number.
     """
     counts = sorted({grid.samples for grid in resolved.evaluate if isinstance(grid.samples, int)})
-    lines = []
-    if counts and has_auto(asked) and speeds:
-        measured = ", ".join(
-            f"{name} {1000 * speed.plain:.0f}/{1000 * speed.masked:.0f} ms" for name, speed in speeds.items()
+    why, budget = ", as the study says.", asked.budget
+    if has_auto(asked) and speeds:
+        each = (f"{name} {1000 * speed.plain:.0f}/{1000 * speed.masked:.0f} ms" for name, speed in speeds.items())
+        why = (
+            f": as many as fit in {budget.seconds:g} s on all workers, {budget.least} to {budget.most}. A forward pass of one "
+            f"answer takes, without and with a policy: {', '.join(each)}."
         )
-        budget = asked.budget
-        lines.append(
-            f"{' or '.join(map(str, counts))} documents per cell: as many as fit in {budget.seconds:g} s on all workers, "
-            f"{budget.least} to {budget.most}. A forward pass of one answer takes, without and with a policy: {measured}."
-        )
-    elif counts:
-        lines.append(f"{' or '.join(map(str, counts))} documents per cell, as the study says.")
+    said = [f"{' or '.join(map(str, counts))} documents per cell{why}"] if counts else []
     if any(grid.batches for grid in resolved.evaluate):
-        lines.append(" ".join(documents.sentences(resolved)))
-    return [*lines, *map(smallest_effect, counts)]
+        said.append(" ".join(documents.sentences(resolved)))
+    return [*said, *map(smallest_effect, counts)]
 
 
 def smallest_effect(documents: int) -> str:

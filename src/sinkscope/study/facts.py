@@ -59,15 +59,10 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
     def first(*names: str) -> int:
         return next((int(config[name]) for name in names if config.get(name)), 32)
 
-    return Facts(
-        model.name,
-        family_of(checkpoint).counted_as,
-        dtype,
-        checkpoint.revision or checkpoint.digest,
-        layers=first("num_hidden_layers", "n_layers"),
-        heads=first("num_attention_heads", "n_heads"),
-        parameters=sum(math.prod(shape) for shape in checkpoint.shapes.values()),
-    )
+    size = first("num_hidden_layers", "n_layers"), first("num_attention_heads", "n_heads")
+    parameters = sum(math.prod(shape) for shape in checkpoint.shapes.values())
+    weights = checkpoint.revision or checkpoint.digest
+    return Facts(model.name, family_of(checkpoint).counted_as, dtype, weights, *size, parameters)
 
 
 def present(study: Study) -> tuple[Study, str]:

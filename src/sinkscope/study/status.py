@@ -66,28 +66,16 @@ def read(folder: str | Path) -> StudyStatus:
     who = holder(lock) if is_held(lock) else None
     logs = store.root.glob("cells/*/shards/*/generations.jsonl")
     changed = [path.stat().st_mtime for path in logs if path.is_file()]
+    running = f"process {who.get('pid')} on {who.get('host')}" if who else ""
+    idle = time.time() - max(changed) if changed else None
     report = store.root / "report.html"
-    return StudyStatus(
-        root=store.root,
-        study=study.name,
-        cells=tuple(_cell(store, cell_id, data) for cell_id, data in cells),
-        running=f"process {who.get('pid')} on {who.get('host')}" if who else "",
-        idle=time.time() - max(changed) if changed else None,
-        report=report if report.is_file() else None,
-    )
+    told = tuple(_cell(store, cell_id, data) for cell_id, data in cells)
+    return StudyStatus(store.root, study.name, told, running, idle, report if report.is_file() else None)
 
 
 def _cell(store: Store, cell_id: str, data: CellFile) -> CellStatus:
     answers = store.answers(cell_id)
-    evaluated = data["identity"]["kind"] == "evaluate"
-    grades = [grade for _, grade in answers.values() if grade is not None]
-    return CellStatus(
-        id=cell_id,
-        title=data["title"],
-        model=data["model"],
-        done=len(answers),
-        wanted=data["answers"],
-        graded=len(grades) if evaluated else None,
-        right=sum(grade.passed for grade in grades) if evaluated else None,
-        working=any(is_held(run.path / "lock") for run in store.runs(cell_id)),
-    )
+    grades = [grade.passed for _, grade in answers.values() if grade is not None]
+    graded, right = (len(grades), sum(grades)) if data["identity"]["kind"] == "evaluate" else (None, None)
+    working = any(is_held(run.path / "lock") for run in store.runs(cell_id))
+    return CellStatus(cell_id, data["title"], data["model"], len(answers), data["answers"], graded, right, working)

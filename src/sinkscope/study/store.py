@@ -229,16 +229,17 @@ class Store:
         if self.models_file.is_file():
             file = self.refuse_links(self.models_file)
             kept = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
-        facts_by_name = {}
-        for model in study.models:
-            told = kept.get(model.name)
+
+        def known(model: spec.StudyModel) -> Facts:
             try:
-                facts_by_name[model.name] = facts_of(model, device)
+                return facts_of(model, device)
             except CheckpointError:
+                told = kept.get(model.name)
                 if told is None or told["asked"] != dataclasses.asdict(model):
                     raise
-                facts_by_name[model.name] = told["facts"]
-        return facts_by_name
+                return told["facts"]
+
+        return {model.name: known(model) for model in study.models}
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
         """Keep what is known of the models."""
