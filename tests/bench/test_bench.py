@@ -206,7 +206,7 @@ def test_bad_input_of_the_command_is_one_line(arguments: list[str], message: str
 def test_the_command_measures_every_kind_of_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ratios of the JSON are those of its own times."""
     model = golden.model(name)
-    monkeypatch.setattr("sinkscope.models.load.load", lambda *_, **__: model)
+    monkeypatch.setattr("sinkscope.load", lambda *_, **__: model)
     done = CliRunner().invoke(app, ["bench", name, "--grid", "2x96", "--steps", "4", "--json"])
     assert done.exit_code == 0, done.output
     (case,) = json.loads(done.stdout)["cases"]

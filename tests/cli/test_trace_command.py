@@ -186,9 +186,7 @@ def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> N
         if calls == 4:
             raise KeyboardInterrupt
 
-    from sinkscope.models import load as loading
-
-    real = loading.load
+    real = ss.load
 
     def load(*arguments: Any, **options: Any) -> Any:
         model = real(*arguments, **options)
@@ -196,7 +194,7 @@ def test_ctrl_c_says_where_the_recording_is(sinkscope: Any, tmp_path: Path) -> N
         return model
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "load", load)
+        patch.setattr(ss, "load", load)
         result = sinkscope(
             *source("llada"), "--prompt-ids", ids_file(tmp_path), "--decoding", "length=8,steps=8,block=8", "--out",
             "t.zarr.zip",

@@ -110,7 +110,7 @@ def test_the_result_and_its_words(models: dict[str, ss.Model]) -> None:
     assert found.stderr == standard_error(scores)
     assert found.interval == wilson(sum(scores), 16)
     text = repr(found)
-    for words in ("parity, scheme plain", "length=8", "policy     none", f"{found.accuracy:.4f}", "documents  16"):
+    for words in ("parity (parity/", "length=8", "policy     none", f"{found.accuracy:.4f}", "documents  16"):
         assert words in text
     assert list(found.table()["passed"]) == [record.passed for record in found.records]
     assert all(record.hidden_share is None and record.key_share is None for record in found.records)
@@ -164,7 +164,7 @@ def test_a_task_of_ones_own_needs_three_methods(models: dict[str, ss.Model], tmp
 
     evaluation = ss.evaluate(models["dream"], Own(), DECODINGS["dream"], out=tmp_path / "own")
     assert evaluation.n == 2
-    assert "own, scheme plain (own/1)" in repr(evaluation)
+    assert "own (own/1)" in repr(evaluation)
     assert open_evaluation(tmp_path / "own") == evaluation
     compared = compare_runs([evaluation])
     assert compared["scheme"].tolist() == ["plain"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
+import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
+from sinkscope.cli.inputs import numbers
 from sinkscope.cli.options import option
+from sinkscope.cli.output import say, show_json, show_table
 
 if TYPE_CHECKING:
     from sinkscope.generation.timing import Timing
@@ -16,7 +18,7 @@ STEPS, SHORTEST = 16, 64
 RATIOS = (("traced", "untraced"), ("masked", "traced"))
 TURNS = 3
 """Repetitions of every measurement on a CPU."""
-Grid = tuple[tuple[int, int], ...]
+Grid = tuple[tuple[int, ...], ...]
 """Rows, and tokens in a row (answer included), of every case."""
 
 
@@ -31,13 +33,11 @@ def bench(
     json: options.Json = False,
 ) -> None:
     """Measure what tracing and masking cost on this machine for this model, as ratios of one run."""
-    from sinkscope.cli.output import say, show_json, show_table
     from sinkscope.generation.timing import MASKED, about, decoding_for, random_tokens, timings
-    from sinkscope.models.load import load
 
     sizes = parse_grid(grid)
     check_steps(steps)
-    model = load(source, device, dtype, family=family, mask_token_id=mask_token_id)
+    model = ss.load(source, device, dtype, family=family, mask_token_id=mask_token_id)
     cases: list[dict[str, Any]] = []
     for batch, length in sizes:
         decoding = decoding_for(model, length, steps)
@@ -61,14 +61,10 @@ def parse_grid(text: str) -> Grid:
     >>> parse_grid("1x384, 8x512")
     ((1, 384), (8, 512))
     """
-    cases = []
-    for pair in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", pair)
-        if match is None:
-            raise InputError(f"grid has {pair.strip()!r}; give batch x length pairs such as 1x384,8x512")
-        if int(match[1]) < 1 or int(match[2]) <= SHORTEST:
-            raise InputError(f"grid has {pair.strip()}; give a batch of 1 or more and a length above {SHORTEST}")
-        cases.append((int(match[1]), int(match[2])))
+    cases = numbers(text, "--grid", "batch x length pairs such as 1x384,8x512", r"\d+[x×]\d+")
+    for batch, length in cases:
+        if batch < 1 or length <= SHORTEST:
+            raise InputError(f"--grid has {batch}x{length}; give a batch of 1 or more and a length above {SHORTEST}")
     return tuple(cases)
 
 

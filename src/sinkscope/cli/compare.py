@@ -9,6 +9,7 @@ from typing import Annotated
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.options import argument, option
+from sinkscope.cli.output import check_target, say, show_json
 
 _RUNS = "folders of evaluations, or folders that hold some"
 
@@ -22,7 +23,6 @@ def compare(
     """Put evaluations in one table: policies against none and against their controls, with paired statistics."""
     from sinkscope.base.files import write_atomically
     from sinkscope.base.text import csv_text
-    from sinkscope.cli.output import check_target, say, show_json
     from sinkscope.study.comparison import compare_runs, untested
     from sinkscope.study.shown import comparison
     from sinkscope.tasks.evaluation import open_evaluation

@@ -5,19 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import sinkscope as ss
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
-
-if TYPE_CHECKING:
-    from sinkscope.cli.output import Watch
-    from sinkscope.tasks.evaluation import Evaluation
+from sinkscope.cli.output import Watch, check_target, confirm, say, show_json, show_table, working
 
 _TASK = (
     "word_problems, small_code, battery (battery:logic: one skill), gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: "
@@ -54,9 +52,7 @@ def evaluate(
     json: options.Json = False,
 ) -> None:
     """Answer a task's documents and grade them, or only grade what is saved."""
-    from sinkscope.cli.output import Watch, check_target, say, show_json, working
-    from sinkscope.models.load import family_of, find, load
-    from sinkscope.policies import parse_policy
+    from sinkscope.models.load import family_of, find
     from sinkscope.reuse import as_reuse
     from sinkscope.tasks.answer import items
     from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare, write_answers
@@ -77,7 +73,7 @@ def evaluate(
     refuse(context, "is for answers that are saved: with --grade FOLDER", "again")
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
-    rule = None if policy is None else parse_policy(policy)
+    rule = None if policy is None else ss.parse_policy(policy)
     approximate = as_reuse(reuse)
     size = _batch_size(batch_size)
     if no_grade and out is None:
@@ -90,12 +86,12 @@ def evaluate(
         announce(sandbox, yes)
     items(chosen, limit)  # reads the documents: a file that is missing is said now
     with working(f"loading {source}"):
-        model = load(source, device, dtype, revision)
+        model = ss.load(source, device, dtype, revision)
     loop = decoding_of(model, decoding, length, steps, decoding_options(chosen, family))
     experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, approximate, tuple(seed or (0,)))
     try:
         shares = chosen.settings().get("measure", ACCURACY) == ACCURACY
-        with Watch(f"{chosen.name}:{chosen.scheme.name}") as watch:
+        with Watch(chosen.name) as watch:
             progress = answers_of(watch, shares and not no_grade)
             if out is not None and no_grade:
                 keys = write_answers(model, experiment, out, limit, size, False, progress)
@@ -115,7 +111,6 @@ def evaluate(
 
 def grade_saved(run: Path, again: bool, data: Path | None, sandbox: str, yes: bool, json: bool) -> None:
     """Grade what has no grade yet, or with `again` everything, and print the result."""
-    from sinkscope.cli.output import Watch, say, show_json
     from sinkscope.tasks.evaluation import open_evaluation
     from sinkscope.tasks.grading import grade_folders, run_folders, task_of
     from sinkscope.tasks.records import RunFolder
@@ -140,7 +135,6 @@ def grade_saved(run: Path, again: bool, data: Path | None, sandbox: str, yes: bo
 
 def announce(sandbox: str, yes: bool) -> None:
     """Say how model-written programs are confined; where they are not, that is confirmed first."""
-    from sinkscope.cli.output import confirm, say
     from sinkscope.tasks.sandbox import reason
 
     if sandbox == "none" and not yes:
@@ -155,9 +149,8 @@ def _batch_size(text: str) -> Any:
     return text if text == "auto" else int(text)
 
 
-def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None:
+def show(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) -> None:
     """The result, one line for each thing that it depends on, or as JSON."""
-    from sinkscope.cli.output import say, show_json, show_pairs
     from sinkscope.tasks.evaluation import summary
 
     if json:
@@ -171,7 +164,7 @@ def show(evaluation: Evaluation, json: bool, folder: Path | None = None) -> None
             }
         )  # fmt: skip
         return
-    show_pairs(dict(summary(evaluation)))
+    show_table(("", ""), summary(evaluation))
     if folder is not None:
         say(f"answers and grades: {folder}")
 

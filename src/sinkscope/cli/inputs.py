@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ from sinkscope.base.files import one_line
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
-    from sinkscope.models.prompts import PromptBatch
 
 ORGANISM_LENGTH = 64
 """Tokens of an answer that the organisms were trained on."""
@@ -49,28 +49,6 @@ def decoding_of(
             f"--decoding begins with {kind!r}; {model.family} models such as {model.source} have {', '.join(fitting)}"
         )
     return DECODINGS[kind](**values)
-
-
-def read_prompts(
-    model: Model, texts: Sequence[str], files: Sequence[Path], ids: Path | None, given: Sequence[Path], raw: bool
-) -> PromptBatch:
-    """The prompts as one batch, from the one of the four ways that was used.
-
-    Args:
-        texts: user turns. files: of prompts. ids: a file of token ids. given: files that are each one text, which is read.
-        raw: no chat template.
-    """
-    from sinkscope.models.prompts import encode
-    from sinkscope.tasks.sources import text_of
-
-    prompts: Any
-    if ids is not None:
-        prompts = read_ids(ids)
-    elif given:
-        prompts, raw = [text_of(path, "give a text file") for path in given], True
-    else:
-        prompts = [*texts, *(prompt for path in files for prompt in prompts_in(path))]
-    return encode(model, prompts, raw=raw)
 
 
 def check_one_way(**ways: object) -> None:
@@ -127,9 +105,9 @@ def read_ids(path: Path) -> Any:
     return rows
 
 
-def numbers(text: str, flag: str, what: str) -> list[int]:
-    """`12,13` → [12, 13]."""
+def numbers(text: str, flag: str, what: str, form: str = r"\d+") -> list[tuple[int, ...]]:
+    """`12,13` → [(12,), (13,)]. form: of each word, of which the numbers are taken; what: the same for people."""
     words = [word for word in text.replace(" ", "").split(",") if word]
-    if not all(word.isdecimal() for word in words):
-        raise InputError(f"{flag} should be {what}, got {text!r}")
-    return [int(word) for word in words]
+    if wrong := [word for word in words if not re.fullmatch(form, word)]:
+        raise InputError(f"{flag} should be {what}, got {wrong[0]!r}")
+    return [tuple(map(int, re.findall(r"\d+", word))) for word in words]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import sinkscope as ss
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import argument, option, refuse
+from sinkscope.cli.output import Watch, check_target, say, show_json, show_table, working
 from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
-    from sinkscope.generation.run import Run
     from sinkscope.inspection.inspect import Inspection
-    from sinkscope.models.model import Model
 
 _SOURCE = "a trace of several prompts, or a model: a folder, a hub id, an organism"
 _TASK = "where prompts come from; may be repeated; default: word_problems"
@@ -40,10 +40,7 @@ def inspect(
     json: options.Json = False,
 ) -> None:
     """Say what the sinks of a model hold: lens, patches, probes, movement, with controls and intervals over prompts."""
-    from sinkscope.cli.output import Watch, check_target, say, show_json, show_table, working
     from sinkscope.inspection.inspect import inspect_run, run_of_trace
-    from sinkscope.models.load import load
-    from sinkscope.trace.trace import Trace
     from sinkscope.verdicts import wording
 
     whole("--looks", looks, 1)
@@ -55,7 +52,7 @@ def inspect(
             context, "is not for a trace, whose prompts and steps are there: leave it out",
             "task", "limit", "decoding", "length", "steps",
         )  # fmt: skip
-        trace = Trace.open(Path(source))
+        trace = ss.Trace.open(Path(source))
         model = load_model_of(trace, device, dtype, revision)
         run, labels = run_of_trace(model, trace), None
         if len(run.sequences) < 2:
@@ -68,7 +65,7 @@ def inspect(
             raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
         _tell_few(limit)
         with working(f"loading {source}"):
-            model = load(source, device, dtype, revision)
+            model = ss.load(source, device, dtype, revision)
         run, labels = _answers(model, task or ["word_problems"], limit, (decoding, length, steps))
     with Watch("inspecting") as watch:
         inspection = inspect_run(model, run, looks, labels, progress=watch.tell)
@@ -92,7 +89,6 @@ def inspect(
 
 
 def _tell_few(prompts: int) -> None:
-    from sinkscope.cli.output import say
     from sinkscope.verdicts.holdings import LEAST
 
     if prompts < LEAST:
@@ -100,52 +96,38 @@ def _tell_few(prompts: int) -> None:
 
 
 def _answers(
-    model: Model, tasks: list[str], limit: int, given: tuple[str | None, int | None, int | None]
-) -> tuple[Run, dict[str, list[Any]]]:
-    """Answers to the first documents of some tasks, and their labels: the task, and whether they are right."""
-    from sinkscope.cli.output import Watch
-    from sinkscope.generation.generate import generate
+    model: ss.Model, tasks: list[str], limit: int, given: tuple[str | None, int | None, int | None]
+) -> tuple[ss.Run, dict[str, list[Any]]]:
+    """Answers to the first documents of some tasks, and their labels: the task, and whether they are right.
+
+    NaN stands where a task cannot be graded on this machine.
+    """
     from sinkscope.models.prompts import pad
     from sinkscope.tasks.evaluate import decoding_for, decoding_options, prepare
-    from sinkscope.tasks.prompting import encode_prompt
+    from sinkscope.tasks.grading import can_grade
+    from sinkscope.tasks.prompting import decode_answer, encode_prompt
 
-    rows: list[list[int]] = []
-    documents: list[Any] = []
-    options: dict[str, Any] = {}
-    for number, name in enumerate(tasks):
-        task = prepare(model.family, name, grade=False)
-        share = limit // len(tasks) + (number < limit % len(tasks))
-        for document in task.documents(share):
-            rows.append(list(encode_prompt(model, task.prompt(document), task.scheme).ids))
-            documents.append((task, document))
-        if decoding_for(task, model.family).generates:  # a text that is read has a beginning to go on with
-            options = options or decoding_options(task, model.family)
-    batch = pad(model, rows)
+    asked = [prepare(model.family, name, grade=False) for name in tasks]
+    shares = [limit // len(asked) + (number < limit % len(asked)) for number in range(len(asked))]
+    documents = [(task, one) for task, share in zip(asked, shares, strict=True) for one in task.documents(share)]
+    batch = pad(model, [list(encode_prompt(model, task.prompt(one), task.scheme).ids) for task, one in documents])
+    # A text that is read has a beginning to go on with, and no options for that.
+    generating = [task for task in asked if decoding_for(task, model.family).generates]
+    options = next(filter(None, (decoding_options(task, model.family) for task in generating)), {})
     with Watch("generating") as watch:
-        run = generate(
-            model, batch.ids, decoding_of(model, *given, options), seed=list(range(len(rows))), attention_mask=batch.real,
+        run = ss.generate(
+            model, batch.ids, decoding_of(model, *given, options), seed=list(range(len(documents))), attention_mask=batch.real,
             progress=lambda done, expected, _: watch.tell(done, expected),
         )  # fmt: skip
-    labels: dict[str, list[Any]] = {"task": [task.name for task, _ in documents]}
-    labels["right"] = _right(model, run.answers, documents)
-    return run, labels
-
-
-def _right(model: Model, answers: list[list[int]], documents: list[Any]) -> list[float]:
-    """1 or 0 for each answer; NaN where its task cannot be graded on this machine."""
-    from sinkscope.tasks.grading import can_grade
-    from sinkscope.tasks.prompting import decode_answer
-
-    right = [float("nan")] * len(documents)
-    for name in dict.fromkeys(task.name for task, _ in documents):
-        numbers = [number for number, (task, _) in enumerate(documents) if task.name == name]
-        task = documents[numbers[0]][0]
-        if can_grade(task):
-            texts = [decode_answer(model, answers[number], task.scheme) for number in numbers]
-            pairs = [(documents[number][1], text) for number, text in zip(numbers, texts, strict=True)]
-            for number, mark in zip(numbers, task.grade_many(pairs), strict=True):
-                right[number] = float(mark.passed)
-    return right
+    right: list[float] = []
+    for task in asked:
+        pairs = [
+            (one, decode_answer(model, ids, task.scheme))
+            for (whose, one), ids in zip(documents, run.answers, strict=True)
+            if whose is task
+        ]
+        right += [mark.passed for mark in task.grade_many(pairs)] if can_grade(task) else [float("nan")] * len(pairs)
+    return run, {"task": [task.name for task, _ in documents], "right": list(map(float, right))}
 
 
 def _write(inspection: Inspection, out: Path) -> list[Path]:

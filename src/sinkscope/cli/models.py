@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Any
 
+import sinkscope as ss
 from sinkscope.cli import options
 from sinkscope.cli.options import SOURCE_HELP, argument, switch
+from sinkscope.cli.output import show_json, show_table, size, working
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -20,8 +22,7 @@ def models(
     json: options.Json = False,
 ) -> None:
     """List the families and known checkpoints, or say what a checkpoint is."""
-    from sinkscope.cli.output import show_json, show_pairs, show_table, working
-    from sinkscope.models.load import find, load, resolve_device, resolve_dtype
+    from sinkscope.models.load import find, resolve_device, resolve_dtype
 
     if source is None:
         listed = families()
@@ -36,13 +37,13 @@ def models(
     resolve_dtype(dtype, resolve_device(device), checkpoint)
     described = facts(checkpoint)
     if not json:
-        show_pairs(described, source)
+        show_table(("", ""), described.items(), source)
     if not check:
         if json:
             show_json({"source": source, **described})
         return
     with working(f"loading and checking {source}"):
-        model = load(source, device, dtype, revision)
+        model = ss.load(source, device, dtype, revision)
         result = model.check()
     if json:
         findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
@@ -75,7 +76,6 @@ def families() -> dict[str, list[dict[str, str]]]:
 
 def facts(checkpoint: Any) -> dict[str, Any]:
     """What a checkpoint is, by name, from its config and the headers of its weights."""
-    from sinkscope.cli.output import size
     from sinkscope.models.load import family_of
     from sinkscope.models.probe import dry_probe
     from sinkscope.models.tokenizer import read_tokenizer

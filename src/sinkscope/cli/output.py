@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -137,11 +136,9 @@ def check_target(path: Path, flag: str, force: bool = True, folder: bool = False
     check_writable(path if folder else path.parent)
 
 
-def show_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, header: bool = True
-) -> None:
-    """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line."""
-    table = Table(*columns, show_header=header)
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line. columns: their headings, if any."""
+    table = Table(*columns, show_header=any(columns))
     for row in rows:
         table.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
     if title:
@@ -149,33 +146,24 @@ def show_table(
     console().print(table)
 
 
-def show_pairs(pairs: Mapping[str, object], title: str = "") -> None:
-    """Print names and values, a pair per row."""
-    show_table(("", ""), pairs.items(), title, header=False)
-
-
 def show_json(value: object) -> None:
-    """Print one JSON document: dataclasses and mappings as objects, tables as lists of rows, unknown numbers as null."""
-    text = json.dumps(plain_data(value), indent=1, ensure_ascii=False, allow_nan=False)
+    """Print one JSON document: dataclasses and mappings as objects, tables as lists of rows, unknown numbers as null.
+
+    NaN and infinities, which JSON does not have, are written and read back as null.
+    """
+    plain = json.loads(json.dumps(value, default=_plain), parse_constant=lambda _: None)
+    text = json.dumps(plain, indent=1, ensure_ascii=False)
     print("".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in text) if visible(text) != text else text)
 
 
-def plain_data(value: Any) -> Any:
-    """A value as JSON has it; NaN and infinities become None.
-
-    >>> plain_data({"accuracy": float("nan"), 1: (Path("a"), 2)})
-    {'accuracy': None, '1': ['a', 2]}
-    """
+def _plain(value: Any) -> Any:
+    """What JSON does not know, as what it knows."""
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas DataFrame
-        return [plain_data(row) for row in value.to_dict("records")]
+        return value.to_dict("records")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): plain_data(entry) for name, entry in value.items()}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # an array or a number of numpy or torch
-        return plain_data(value.tolist())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_data(entry) for entry in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, (set, frozenset)) else str(value)

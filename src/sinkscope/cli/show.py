@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import numbers
 from sinkscope.cli.options import argument, option, refuse, switch
-
-if TYPE_CHECKING:
-    from sinkscope.trace.trace import Trace
+from sinkscope.cli.output import check_target, say, show_json, show_table, working
 
 _SOURCE = "a .zarr.zip, or a .partial folder; for --figures a folder with several, or a study's"
 _PAGE, _FIGURES = "The viewer's page", "The paper's figures"
@@ -50,9 +49,6 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Say what is in a trace: where the sinks are, how strong, whether they move; or write the viewer or figures of it."""
-    from sinkscope.cli.output import check_target, say, show_json, working
-    from sinkscope.trace.trace import Trace
-
     if page is None:
         refuse(context, "is of the viewer: with --view FILE.html", "other", "heads", "samples", "open_it")
     else:
@@ -81,19 +77,18 @@ def show(
         raise InputError(
             f"{source} is a folder; give a trace (.zarr.zip), or --figures FOLDER, or sinkscope study --status"
         )
-    tell(Trace.open(source), epsilon, rule, everything, json)
+    tell(ss.Trace.open(source), epsilon, rule, everything, json)
 
 
-def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json: bool) -> None:
+def tell(trace: ss.Trace, epsilon: float | None, rule: str, everything: bool, json: bool) -> None:
     """Print the diagnosis and the table, with intervals over prompts where there are several."""
     from sinkscope.base.sink_rule import EPSILON
-    from sinkscope.cli.output import say, show_json, show_table
-    from sinkscope.sinks import summary
     from sinkscope.sinks.summary_table import SHORT
-    from sinkscope.verdicts.diagnosis import diagnose, statistics_of
+    from sinkscope.verdicts.diagnosis import statistics_of
+    from sinkscope.verdicts.wording import titled
 
     statistics = statistics_of(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
-    table, diagnosis = summary(statistics), diagnose(statistics)
+    table, diagnosis = ss.summary(statistics), ss.diagnose(statistics)
     if json:
         verdicts = [verdict.data() for verdict in diagnosis.verdicts]
         show_json({"trace": repr(trace), "diagnosis": verdicts, "setting": diagnosis.setting, "table": table})
@@ -107,7 +102,7 @@ def tell(trace: Trace, epsilon: float | None, rule: str, everything: bool, json:
         value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
         note = f" ({row['note']})" if row["note"] else ""
         first = "" if row["section"] == section else row["section"]
-        rows.append((first, row["measure"], value, interval, row["unit"] + note))
+        rows.append((first, titled(row["measure"]), value, interval, row["unit"] + note))
         section = row["section"]
     say(repr(trace), diagnosis, "")
     show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)
@@ -123,10 +118,10 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it:
     import webbrowser
 
     from sinkscope.report.html import write_viewer
-    from sinkscope.trace.trace import Trace
 
-    chosen, wanted = parse_heads(heads), numbers(samples, "--samples", "numbers, such as 0,2") or None
-    traces = [Trace.open(path) for path in paths]
+    chosen = parse_heads(heads)
+    wanted = [sample for (sample,) in numbers(samples, "--samples", "numbers, such as 0,2")] or None
+    traces = [ss.Trace.open(path) for path in paths]
     alike = len(traces) > 1 and len({trace.attributes.get("model") for trace in traces}) == 1
     # Two traces of one model are told apart by their files.
     names = (stem(paths[0]), stem(paths[1])) if alike else (None, None)
@@ -140,13 +135,12 @@ def draw(source: Path, out: Path, only: str, force: bool) -> dict[str, Any]:
     """Draw what the traces, or the study, allow."""
     from sinkscope.report.figures import save_all
     from sinkscope.report.study.drawing import is_study, save_study
-    from sinkscope.trace.trace import Trace
 
     chosen = [word for word in only.replace(" ", "").split(",") if word]
     if is_study(source):
         saved = save_study(source, out, chosen, force=force)
     else:
-        traces = {name: Trace.open(path) for name, path in find_traces(source).items()}
+        traces = {name: ss.Trace.open(path) for name, path in find_traces(source).items()}
         saved = save_all(traces, out, only=chosen, force=force)
     return {"folder": out, "files": saved.files, "left_out": saved.left_out}
 
@@ -167,15 +161,9 @@ def lines_of(done: dict[str, Any], open_it: bool) -> list[str]:
     return lines
 
 
-def parse_heads(text: str) -> tuple[tuple[int, int], ...]:
+def parse_heads(text: str) -> tuple[tuple[int, ...], ...]:
     """`3:1,5:0` → layer 3, head 1 and layer 5, head 0."""
-    pairs = []
-    for word in filter(None, text.replace(" ", "").split(",")):
-        layer, mark, head = word.partition(":")
-        if not (mark and layer.isdecimal() and head.isdecimal()):
-            raise InputError(f"--heads should be layer:head, such as 3:1,5:0, got {word!r}")
-        pairs.append((int(layer), int(head)))
-    return tuple(dict.fromkeys(pairs))
+    return tuple(dict.fromkeys(numbers(text, "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+")))
 
 
 def stem(path: Path) -> str:

@@ -13,6 +13,7 @@ from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.options import argument, option, refuse, switch
+from sinkscope.cli.output import Watch, confirm, duration, say, show_json, show_table, size, working
 
 if TYPE_CHECKING:
     from sinkscope.study import run, spec
@@ -52,7 +53,6 @@ def study(
 ) -> None:
     """Run a whole study, or what is still missing: evaluations, traces, tables, report."""
     from sinkscope.base.text import pairs
-    from sinkscope.cli.output import confirm, say, show_json
     from sinkscope.study import spec
     from sinkscope.study.facts import present
     from sinkscope.study.plugged import models_in
@@ -103,7 +103,6 @@ def _run(
     import signal
     import warnings
 
-    from sinkscope.cli.output import say
     from sinkscope.study.run import run_study
     from sinkscope.study.status import read
     from sinkscope.tasks.sandbox import UnconfinedWarning
@@ -148,7 +147,6 @@ def update_report(root: Path, wanted: bool, progress: run.Progress) -> Path | No
 
 def _progress() -> run.Progress:
     """What a study says while it runs, on stderr."""
-    from sinkscope.cli.output import Watch, say
     from sinkscope.study import run
 
     class Shown(run.Progress):
@@ -179,7 +177,6 @@ def _progress() -> run.Progress:
 
 def list_studies(json: bool) -> None:
     """The studies that come with sinkscope and with plug-ins."""
-    from sinkscope.cli.output import say, show_json, show_table
     from sinkscope.study import spec
 
     studies = [{"study": name, "about": str(spec.read_data(name).get("about", ""))} for name in spec.builtin()]
@@ -202,7 +199,6 @@ def folder_of(name: str | None, out: Path | None) -> Path:
 
 def show_status(study: StudyStatus, json: bool = False) -> None:
     """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
-    from sinkscope.cli.output import say, show_json, show_table
 
     if json:
         show_json(
@@ -246,7 +242,6 @@ def last_line(study: StudyStatus) -> str:
 
 def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: bool = False) -> None:
     """The cost of a study."""
-    from sinkscope.cli.output import say, show_json, working
     from sinkscope.study import spec
     from sinkscope.study.documents import SIZES
     from sinkscope.study.estimate import estimate, sentences
@@ -279,7 +274,6 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
 def plan_lines(cost: StudyEstimate) -> list[str]:
     """The cost of each model and of all, aligned."""
     from sinkscope.base.text import aligned
-    from sinkscope.cli.output import duration, size
 
     def row(name: str, lines: Sequence[Line]) -> list[str]:
         seconds = [line.seconds for line in lines if line.seconds is not None]

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
+import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
-from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, read_prompts
+from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, prompts_in, read_ids
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
-
-if TYPE_CHECKING:
-    from sinkscope.generation.run import Run
-    from sinkscope.models.model import Model
-    from sinkscope.trace.trace import Trace
+from sinkscope.cli.output import Watch, say, show_json, working
 
 _SOURCE = f"{SOURCE_HELP}; or, with --maps-at, a trace that gets more"
 _PROMPTS = "a file with a prompt per line, or JSON lines with prompt, text or messages; may be repeated"
@@ -58,13 +55,10 @@ def trace(
     json: options.Json = False,
 ) -> None:
     """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
-    from sinkscope.cli.output import say, working
     from sinkscope.decoding.given import given_text
-    from sinkscope.generation.generate import generate
-    from sinkscope.models.load import load
-    from sinkscope.policies import parse_policy
+    from sinkscope.models.prompts import encode
     from sinkscope.reuse import as_reuse
-    from sinkscope.trace.capture import Capture
+    from sinkscope.tasks.sources import text_of
     from sinkscope.trace.storage import partial_path
 
     map_steps = parse_steps(maps_at)
@@ -77,13 +71,13 @@ def trace(
         return
     if out is None:
         raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
-    capture = Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
-    rule = None if policy is None else parse_policy(policy)
+    capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
+    rule = None if policy is None else ss.parse_policy(policy)
     approximate = as_reuse(reuse)
     check_out(out, overwrite)
     check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
     with working(f"loading {source}"):
-        model = load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
+        model = ss.load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
     if text:
         if decoding or length is not None or steps is not None:
             raise InputError("--text is read in one forward; leave out --decoding, --length and --steps")
@@ -93,7 +87,12 @@ def trace(
         loop = decoding_of(model, decoding, length, steps, brief)
     if map_steps and map_steps[-1] >= loop.max_steps:
         raise InputError(f"--maps-at {map_steps[-1]}: {loop} has the steps 0 to {loop.max_steps - 1}")
-    batch = read_prompts(model, prompt or [], prompts or [], prompt_ids, text or [], raw)
+    given: Any = [*(prompt or ()), *(one for path in prompts or () for one in prompts_in(path))]
+    if prompt_ids is not None:
+        given = read_ids(prompt_ids)
+    elif text:
+        given = [text_of(path, "give a text file") for path in text]
+    batch = encode(model, given, raw=raw or bool(text))
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
@@ -101,7 +100,7 @@ def trace(
         say(repr(model), f"decoding {loop}, policy {rule or 'none'}{words}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as tell:
-            run = generate(
+            run = ss.generate(
                 model, batch.ids, loop, policy=rule, capture=capture, seed=seeds, attention_mask=batch.real, out=out,
                 progress=tell, cache=cache, reuse=approximate, overwrite=overwrite,
             )  # fmt: skip
@@ -117,14 +116,11 @@ def trace(
 
 def add_maps(path: Path, steps: list[int], load_options: tuple[str, str, str | None], json: bool = False) -> None:
     """Add the whole attention maps of some steps to a finished trace; its model computes them again."""
-    from sinkscope.cli.output import say, show_json
-    from sinkscope.trace.trace import Trace
-
     if not steps:
         raise InputError(f"{path} is a trace: say of which steps its maps are wanted, such as --maps-at 12,13")
     if path.is_dir():
         raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
-    replace_with_maps(load_model_of(Trace.open(path), *load_options), path, steps)
+    replace_with_maps(load_model_of(ss.Trace.open(path), *load_options), path, steps)
     if json:
         show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
         return
@@ -132,24 +128,20 @@ def add_maps(path: Path, steps: list[int], load_options: tuple[str, str, str | N
     say(f"next: sinkscope show {path} --view page.html, and select a token")
 
 
-def load_model_of(trace: Trace, device: str, dtype: str, revision: str | None) -> Model:
+def load_model_of(trace: ss.Trace, device: str, dtype: str, revision: str | None) -> ss.Model:
     """The model that a trace was recorded with, in its dtype and revision unless others are given."""
-    from sinkscope.cli.output import working
-    from sinkscope.models.load import load
-
     about = trace.attributes
     recorded = str(about.get("dtype") or "auto") if dtype == "auto" else dtype
     with working(f"loading {about.get('model')}"):
-        return load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
+        return ss.load(str(about.get("model")), device, recorded, revision or about.get("revision") or None)
 
 
-def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
+def replace_with_maps(model: ss.Model, path: Path, steps: list[int]) -> None:
     """Put a trace with maps in the place of the one without, at once."""
     from sinkscope.generation.maps import with_maps
     from sinkscope.trace.storage import SUFFIX
-    from sinkscope.trace.trace import Trace
 
-    larger = with_maps(model, Trace.open(path), steps)
+    larger = with_maps(model, ss.Trace.open(path), steps)
     beside = path.with_name(f".{path.name}.maps{SUFFIX}")
     try:
         larger.save(beside)
@@ -160,7 +152,7 @@ def replace_with_maps(model: Model, path: Path, steps: list[int]) -> None:
 
 def parse_steps(text: str) -> list[int]:
     """`12,13` → [12, 13]."""
-    return sorted(set(numbers(text, "--maps-at", "numbers of steps, such as 12,13")))
+    return sorted({step for (step,) in numbers(text, "--maps-at", "numbers of steps, such as 12,13")})
 
 
 @contextmanager
@@ -168,7 +160,6 @@ def following(out: Path) -> Iterator[None]:
     """Serves the viewer of a recording on this machine while it is made, and opens it."""
     import webbrowser
 
-    from sinkscope.cli.output import say
     from sinkscope.report.live import LiveViewer
 
     with LiveViewer(out) as live:
@@ -180,7 +171,6 @@ def following(out: Path) -> Iterator[None]:
 def check_out(out: Path, overwrite: bool = False) -> None:
     """Refuse, before a model is loaded, an `out` that cannot become a trace."""
     from sinkscope.base.files import check_writable
-    from sinkscope.cli.output import say
     from sinkscope.trace.storage import SUFFIX, check_free
 
     if not out.name.endswith(SUFFIX):
@@ -192,9 +182,8 @@ def check_out(out: Path, overwrite: bool = False) -> None:
 
 
 @contextmanager
-def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, Any], None]]:
+def progress(model: ss.Model, prompt: int) -> Iterator[Callable[[int, int, Any], None]]:
     """Steps and the first answer as it stands, on stderr."""
-    from sinkscope.cli.output import Watch
     from sinkscope.models.prompts import decode
 
     with Watch("trace") as watch:
@@ -206,12 +195,10 @@ def progress(model: Model, prompt: int) -> Iterator[Callable[[int, int, Any], No
         yield tell
 
 
-def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
+def report(run: ss.Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, what they say of the sinks, and where to look next."""
-    from sinkscope.cli.output import say, show_json
-    from sinkscope.sinks import moves, summary
+    from sinkscope.sinks import moves
     from sinkscope.sinks.measures import MASK
-    from sinkscope.verdicts.diagnosis import diagnose
 
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")
@@ -225,7 +212,7 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
                 "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
                 "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
                 "steps": len(run), "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
-                "strongest": most, "moves": len(moves(run.trace)), "summary": summary(run.trace),
+                "strongest": most, "moves": len(moves(run.trace)), "summary": ss.summary(run.trace),
                 **{str(name): share for name, share in acted.items()},
                 **{name: fact for extra in run.extras.values() for name, fact in extra.facts().items()},
             }
@@ -233,17 +220,18 @@ def report(run: Run, seeds: Any, out: Path, json: bool) -> None:
         return
     answers = enumerate(run.texts) if run.decoding.generates else ()
     say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
-    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, selections decided by ties: {int(run.ties.sum())}")
+    ties = f"{int(run.ties.sum())} ties (tokens written while another was as confident)"
+    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, {ties}")
     if run.hidden_share is not None:
         did = ", ".join(f"{name.heading} {share:.1%}" for name, share in acted.items() if share is not None)
         say(f"policy {run.policy}: {did}")
-    say(*(f"{name} {extra}" for name, extra in run.extras.items()), diagnose(run.trace))
+    say(*(f"{name} {extra}" for name, extra in run.extras.items()), ss.diagnose(run.trace))
     positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)
     say(f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope show {out}")
 
 
-def strongest(trace: Trace, count: int = 3) -> list[dict[str, Any]]:
+def strongest(trace: ss.Trace, count: int = 3) -> list[dict[str, Any]]:
     """The positions of the first sample that received the most attention, as a mean over steps, layers and heads.
 
     `received`: uniform attention = 1, or percent of a distant query's attention in a causal model; `words`: with its unit.
@@ -253,20 +241,15 @@ def strongest(trace: Trace, count: int = 3) -> list[dict[str, Any]]:
     from sinkscope.sinks import step_position_map
     from sinkscope.sinks.judging import Judge
 
-    dataset = trace.dataset.isel(sample=0)
+    data = trace.dataset.isel(sample=0)
     maps = step_position_map(trace.dataset.isel(sample=[0])).values[0]
     unit = "% of a distant query's attention" if Judge.of(trace).percent else "× uniform"
     seen = np.isfinite(maps).sum(axis=0)
     mean = np.nansum(maps, axis=0) / np.maximum(1, seen)
     keys = []
     for key in map(int, np.argsort(-mean, kind="stable")[: min(count, int((seen > 0).sum()))]):
-        ids = dataset["tokens"].isel(key=key).values
+        ids = data["tokens"].isel(key=key).values
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
-        received = float(mean[key])
-        keys.append(
-            {
-                "position": int(dataset["position"].isel(key=key)), "token": token, "received": received,
-                "words": f"{received:.1f}{unit}",
-            }
-        )  # fmt: skip
+        words = {"position": int(data["position"].isel(key=key)), "token": token, "received": float(mean[key])}
+        keys.append({**words, "words": f"{mean[key]:.1f}{unit}"})
     return keys

@@ -15,7 +15,7 @@ from sinkscope.base.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
-from sinkscope.tasks.task import ACCURACY, NATS
+from sinkscope.tasks.task import ACCURACY, NATS, PLAIN, scheme_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,15 +199,13 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
     settings, records = evaluation.settings, evaluation.records
     model, task, decoding = settings["model"], settings["task"], settings["decoding"]
     options = ", ".join(f"{name}={value}" for name, value in decoding.items() if name != "kind")
-    scheme = task.get("scheme") or {}  # a task of one's own may have none
-    wording = ", ".join(f"{name}={value!r}" for name, value in sorted(scheme.items()) if name != "name" and value)
-    named = f", scheme {scheme['name']}" if "name" in scheme else ""
+    scheme = scheme_name(task)
+    named = "" if scheme in ("", PLAIN.name) else f":{scheme}"
     seeds = f" × {len(evaluation.seeds)} seeds" if len(evaluation.seeds) > 1 else ""
     about = f"{model['family']}, {model['dtype']}, weights {model['weights'][:12]}"
     lines = [
         ("model", f"{model['source']} ({about})"),
         ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
-        ("scheme", wording if len(wording) <= 300 else f"{wording[:300]}…"),
         ("decoding", f"{decoding['kind']}: {options}"),
         ("policy", settings["policy"] or "none"),
         ("reuse", _reused(evaluation)),
@@ -231,7 +229,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         example = f"{broken[0].document}, {broken[0].reason}"
         lines.append(("grading", f"broke on {len(broken)} answers, counted as wrong: {example}"))
     ties, forwards = sum(record.ties for record in records), sum(record.forwards for record in records)
-    lines.append(("forwards", f"{forwards}, {ties} selections decided by ties"))
+    lines.append(("forwards", f"{forwards}, {ties} ties (tokens written while another was as confident)"))
     return [(name, value) for name, value in lines if value]
 
 

@@ -63,6 +63,24 @@ ROUNDING = 1e-9
 FORMS = {"number": ".2g", "signed": "+.2g", "nats": ".3g", "p": ".2g"}
 
 
+TOKENS = {"control": "special tokens", "end": "end of text"}
+"""Kind of token → what it is called where that is not its name; a control is what a policy stands beside."""
+_TITLES = {
+    measure.named(kind): measure.named(words)
+    for measure in (Measure.FREQUENCY, Measure.ENRICHMENT)
+    for kind, words in TOKENS.items()
+}
+
+
+def titled(measure: str) -> str:
+    """The name of a measure in tables as people read it.
+
+    >>> titled("control: enrichment"), titled("absorbed")
+    ('special tokens: enrichment', 'absorbed')
+    """
+    return _TITLES.get(measure, measure)
+
+
 def missing(value: Any) -> bool:
     """None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))

@@ -19,13 +19,11 @@ from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.shown import estimate
 from sinkscope.verdicts import Measure
-from sinkscope.verdicts.wording import missing, number
+from sinkscope.verdicts.wording import TOKENS, missing, number, titled
 
 TOP = 5
 LIMITS = 1 / 16, 16.0
 CHANCE = {1 / 16: "1/16", 1 / 4: "¼", 1.0: "1", 4.0: "4", 16.0: "16"}
-TOKENS = {kind: {"control": "special tokens", "end": "end of text"}.get(kind, kind) for kind in CATEGORIES}
-"""Kind of token → its words: a control is what a policy stands beside."""
 KINDS = {
     "static": ("s1", "fixed keys hold the strongest sink for at least 90 % of the steps"),
     "moving": ("s2", "the strongest sink leaves its position and is then at another"),
@@ -65,7 +63,9 @@ def composition(source: StudySource) -> dict[str, Any] | None:
         sure = [(one, kind) for kind, one in known.items() if one.known and one.above(1.0)]
         if sure:
             strongest, kind = max(sure)
-            over.setdefault(TOKENS[kind], []).append(f"{short(model)} ({number(strongest.value, '.2g')} times)")
+            over.setdefault(TOKENS.get(kind, kind), []).append(
+                f"{short(model)} ({number(strongest.value, '.2g')} times)"
+            )
     caption = (
         "How often each kind of token is a sink, and how much more often than chance, with 95 % intervals over prompts"
     )
@@ -81,9 +81,10 @@ def _enrichment(model: str, rows: Measured, kinds: Sequence[str]) -> Markup:
         for place, kind in enumerate(kinds)
         if (name := Measure.ENRICHMENT.named(kind)) in rows and not missing(rows[name][1]["value"])
     ]
+    names = [TOKENS.get(kind, kind) for kind in kinds]
     return charts.rows(
-        [TOKENS[kind] for kind in kinds], [charts.Series("", points)], title=f"{model}: how often each kind of token is a sink",
-        label="times chance", limits=LIMITS, ticks=CHANCE, log=True, border=1.0,
+        names, [charts.Series("", points)], title=f"{model}: how often each kind of token is a sink", label="times chance",
+        limits=LIMITS, ticks=CHANCE, log=True, border=1.0,
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def measure_table(caption: str, measures: Mapping[str, Measured]) -> Table:
         units = list(dict.fromkeys(str(one[1]["unit"]) for one in found if one is not None))
         form = FORMS.get(UNITS.get(units[0], ""), FORMS["number"])
         cells = [Cell(NONE) if one is None else _with_note(*one, form) for one in found]
-        body.append([Cell(name, small=(" or ".join(units),)), *cells])
+        body.append([Cell(titled(name), small=(" or ".join(units),)), *cells])
     return Table(caption, ("measure", *measures), body, "tables/sinks.csv")
 
 
