@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sinkscope.sinks.attribution import LEADS
-from sinkscope.sinks.compare import LESS
+from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import Scale, mean_interval, ratio_interval
+from sinkscope.study.names import SINK
 from sinkscope.verdicts import Measure, Status
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
 from sinkscope.verdicts.verdict import point
@@ -53,6 +54,7 @@ class Simulation:
 
 # ---- documents -----------------------------------------------------------------------------------
 
+MASS = ",match=mass"
 FLIPS = 0.03
 """Share of the answers that change in either direction although nothing is lost."""
 
@@ -78,10 +80,10 @@ MASKED = {
     "llada": PolicyRun({}, hits=0.48, strongest=0.92, removed=0.043, sinks_removed=0.55),
     "causal": PolicyRun({}, hits=0.29, strongest=0.36, removed=0.126, sinks_removed=0.51),
     "missed": PolicyRun({}, hits=0.1, strongest=0.2, removed=0.02, sinks_removed=0.1),
-    "first": PolicyRun({}, hits=0.29, strongest=0.9, removed=0.5, sinks_removed=0.8),
+    "first": PolicyRun({}, hits=0.48, strongest=0.78, removed=0.49, sinks_removed=0.81),
 }
-"""What top:1 masks, as measured on our diffusion and causal organisms; "missed": a mask beside the sinks; "first": one key that
-most heads have as their strongest sink, as in causal models of natural text."""
+"""What top:1 masks, as measured on our diffusion and causal organisms and ("first") in SmolLM2, where most heads have one key as
+their strongest sink (`top:1` of lab/english/protocol); "missed": a mask beside the sinks, which is made up."""
 
 
 def model(
@@ -107,7 +109,7 @@ MASKS = {"causal": "first"}
 
 def controls(left: Iterable[str]) -> Iterator[str]:
     """Both controls of every mask that was run."""
-    for name in ("top", "ten", "whole"):
+    for name in ("top", "ten", "whole", "sink"):
         if name in left:
             yield from (f"random({POLICIES[name]})", f"random({POLICIES[name]}){MASS}")
 
@@ -120,7 +122,6 @@ def masked(scores: dict[str, dict[str, float]], mask: PolicyRun, reached: float)
     }
 
 
-MASS = ",match=mass"
 REACHED = {"causal": 0.29 / 0.49, "diffusion": 0.33 / 0.56}
 """What mass-matched controls of top:1 removed, as a share of what it did: in SmolLM2, and in its diffusion twins."""
 
@@ -153,7 +154,7 @@ POLICIES = {
     "top": "top:1", "five": "top:5", "ten": "top:10", "whole": "top:1@model", "control": "random(top:1)",
     "control_ten": "random(top:10)", "mass_ten": "random(top:10),match=mass", "mass_whole": "random(top:1@model),match=mass",
     "control_whole": "random(top:1@model)", "mass": "random(top:1),match=mass",
-    "silence": "top:1,effect=silence",
+    "sink": SINK, "control_sink": f"random({SINK})", "mass_sink": f"random({SINK}){MASS}", "silence": "top:1,effect=silence",
     "sinks": "top:1,epsilon=3",
     "rest": "top:1,epsilon=3,among=others", "control_five": "random(top:5)",
 }  # fmt: skip
@@ -228,6 +229,10 @@ def rivals(name: str) -> Simulation:
                 "it loses in proportion to attention, its control removes .60",
                 both(1.0, 0.2, reached=0.6, **{mass: 0.52}),
             ),
+            Null(
+                "it loses in proportion to attention, its control removes 1.2",
+                both(1.0, 0.4, reached=1.2, **{mass: 0.28}),
+            ),
         ),
         (
             Effect(lambda x: both(1.0, 1 - x), SUPPORTED, LOSSES, "of the base lost more"),
@@ -296,6 +301,7 @@ DOCUMENTS = {
             Null("all is lost, but the strongest sinks were missed", causal(top=0.0, mask="causal")),
             Null("a loss in proportion to attention, .95 of it", causal(top=0.2, mass=0.235, reached=0.95), (SUPPORTED,)),
             Null("a loss in proportion to attention, .60 of it", causal(top=0.2, mass=0.48, reached=0.6), (SUPPORTED,)),
+            Null("a loss in proportion to attention, 1.2 of it", causal(top=0.3, mass=0.18, reached=1.2), (SUPPORTED,)),
         ),
         (
             Effect(lambda x: causal(top=0.9 * x), SUPPORTED, (0.45, 0.4, 0.35, 0.3, 0.25, 0.2, 0.1, 0.0), "of the base left"),
@@ -303,6 +309,7 @@ DOCUMENTS = {
         ),
     ),
     "rival": rivals("top"),
+    "rival-sink": rivals("sink"),
     "rival-model": rivals("whole"),
     "sinks": Simulation(
         (
@@ -536,11 +543,10 @@ def rarer_claim() -> Simulation:
 def pairs_claim() -> Simulation:
     def at(size: float) -> Study:
         def study(n: int, rng: Rng) -> Measures:
-            found = {
-                Measure.CONFIDENCE_OF.named(LESS): mean_interval(rng.normal(-size, 1.0, n)),
-                Measure.DELAY_OF.named(LESS): mean_interval(rng.normal(size, 1.0, n)),
-                Measure.DAMAGE.named(): point(0.9),
-            }
+            found = {}
+            for measure, sign in ((Measure.CONFIDENCE_OF, -1), (Measure.DELAY_OF, 1)):
+                drawn = mean_interval(rng.normal(sign * size, 1.0, n))
+                found |= {measure.named(of): drawn for of in (LESS, *BEYOND)}
             return Measures("llada", "llada", Kind.PAIRS, prompts=n, estimates=found)
 
         return study

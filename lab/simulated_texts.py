@@ -173,6 +173,10 @@ def rivals(name: str) -> Simulation:
             "1 % is left in both": (None, *both(0.01, 0.01)),
             "the causal model loses all, its strongest sinks missed": (None, *both(1.0, 0.01, mask="causal")),
             "it loses all, under keys with as much attention too": (None, *both(1.0, 0.01, **{mass: 0.01})),
+            "it loses in proportion to attention, its control removes 1.2": (
+                None,
+                *both(1.0, 0.3, reached=1.2, **{mass: 0.3**1.2}),
+            ),
             "it loses in proportion to attention, its control removes .95": (
                 None,
                 *both(1.0, 0.3, reached=0.95, **{mass: 0.3**0.95}),
@@ -230,6 +234,7 @@ TEXTS = {
             "exactly half is left": (None, causal(0.5)),
             "1 % is left, under random keys too": (None, causal(0.01, control=0.01, mass=0.01)),
             "a loss in proportion to attention, .95 of it": (SUPPORTED, causal(0.3, mass=0.3**0.95, reached=0.95)),
+            "a loss in proportion to attention, 1.2 of it": (SUPPORTED, causal(0.3, mass=0.3**1.2, reached=1.2)),
         },
         (
             effect(lambda x: (causal(x),), SUPPORTED, LEFT, "left"),
@@ -237,6 +242,7 @@ TEXTS = {
         ),
     ),
     "rival": rivals("top"),
+    "rival-sink": rivals("sink"),
     "rival-model": rivals("whole"),
     "sinks": simulation(
         {

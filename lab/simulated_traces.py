@@ -179,20 +179,23 @@ def probed(told: float, elsewhere: float) -> Study:
     return study
 
 
-def fragile(beyond: float, control: float = 0.8) -> Study:
-    """Pairs of traces: some tokens are fragile, and lose in proportion to the damage that a mask does to their text.
+def fragile(beyond: float, controls: tuple[float, ...] = (0.8, 1.25), power: float = 1.0) -> Study:
+    """Pairs of traces: some tokens are fragile, and lose with the damage that a mask does to their text.
 
-    beyond: what those that attend to sinks lose more under top:1. control: the damage of the control, of the policy's.
+    beyond: what those that attend to sinks lose more under top:1. controls: their damage, of the policy's. power: their loss
+    grows as damage ** power.
     """
 
     def study(n: int, rng: Rng) -> Measures:
         text, rows = rng.gamma(4.0, 0.025, n), []
-        for policy, size, more in (("top:1", 1.0, beyond), ("random(top:5)", control, 0.0)):
-            damage = -size * text * rng.gamma(20.0, 0.05, n)
+        masks = {"top:1": (1.0, beyond)} | {f"random(top:{k})": (part, 0.0) for k, part in enumerate(controls, 1)}
+        for policy, (size, more) in masks.items():
+            damage = size * text * rng.gamma(20.0, 0.05, n)
+            harm = 0.1 * (damage / 0.1) ** power  # 0.1: the mean damage of the policy
             changes = {
-                Measure.CONFIDENCE_CHANGE.named(): damage,
-                Measure.CONFIDENCE_OF.named(LESS): 1.1 * damage - more + rng.normal(0.0, 0.03, n),
-                Measure.DELAY_OF.named(LESS): -5 * damage + 10 * more + rng.normal(0.0, 0.3, n),
+                Measure.CONFIDENCE_CHANGE.named(): -damage,
+                Measure.CONFIDENCE_OF.named(LESS): -1.1 * harm - more + rng.normal(0.0, 0.03, n),
+                Measure.DELAY_OF.named(LESS): 5 * harm + 10 * more + rng.normal(0.0, 0.3, n),
             }
             rows += [
                 {
@@ -273,8 +276,18 @@ CHAINS: dict[str, Simulation] = {
         ),
     ),
     "confidence": Simulation(
-        (Null("fragile tokens lose most, under any mask", fragile(0.0)), Null("the control does no damage", fragile(0.0, 0.01))),
-        (Effect(fragile, SUPPORTED, STRONGER, "of confidence, beyond their damage"),),
+        (
+            *(
+                Null(f"fragile tokens lose as damage^{power:g}; controls {less} and {more}", fragile(0.0, (less, more), power))
+                for power in (0.7, 1.0, 1.5)
+                for less, more in ((0.55, 1.8), (0.8, 1.25))
+            ),
+            Null("no control does more damage", fragile(0.0, (0.01, 0.8))),
+        ),
+        (
+            Effect(fragile, SUPPORTED, STRONGER, "of confidence, beyond their damage"),
+            Effect(lambda x: fragile(-x), CONTRADICTED, STRONGER, "of confidence, less than their damage"),
+        ),
     ),
 }  # fmt: skip
 

@@ -261,9 +261,10 @@ def verdicts() -> dict[str, Any]:
                 **{name: [f"{number:.6g}" for number in estimate] for name, estimate in one.estimates.items()},
                 **{f"score {policy}": f"{one.score(policy):.6g}" for policy in one.runs},
                 **{
-                    f"removed {policy}": f"{run.removed:.6g}"
+                    f"{name} {policy}": f"{value:.6g}"
                     for policy, run in one.runs.items()
-                    if run.removed == run.removed
+                    for name, value in (("removed", run.removed), ("strongest", run.strongest))
+                    if value == value
                 },
             }
             for one in collect(source.frames, {name: Studied(family) for name, family in source.families.items()})

@@ -82,7 +82,7 @@ def test_whole_chains_err_rarely(case, monkeypatch):
     assert all(one.holds is not False for one in found.values()), found
 
 
-@pytest.mark.parametrize("name", ["rival", "rival-model", "mostly", "dose"])
+@pytest.mark.parametrize("name", ["rival", "rival-sink", "rival-model", "mostly", "dose"])
 @pytest.mark.parametrize("n", [16, 64, 200])
 def test_a_loss_that_is_not_the_sinks_decides_nothing_between_models_or_masks(name: str, n: int) -> None:
     """One model, or mask, loses everything: where the strongest sinks were missed, under keys with as much attention too, and
@@ -90,7 +90,7 @@ def test_a_loss_that_is_not_the_sinks_decides_nothing_between_models_or_masks(na
     (case,) = (case for case in simulation.CASES if case.name == name)
     lost = ("the causal model loses", "it loses", "top:10 loses", "one loses all")
     asked = [null for null in case.simulation.nulls if null.name.startswith(lost)]
-    assert len(asked) == (4 if name.startswith("rival") else 2)
+    assert len(asked) == (5 if name.startswith("rival") else 2)
     for null in asked:
         assert set(simulation.verdicts(case.claim, null.study, n, 40, null.name)) == {Status.UNDECIDED}, null.name
 

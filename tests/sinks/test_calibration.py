@@ -8,9 +8,7 @@ import xarray as xr
 from tests.sinks import synthetic
 
 from sinkscope.sinks import calibration, compare_traces, mechanisms
-from sinkscope.sinks.compare import beyond_damage
 from sinkscope.sinks.measures import Measure
-from sinkscope.statistics import mean_interval
 
 
 def pair(wrong: float, fall: float) -> tuple[xr.Dataset, xr.Dataset]:
@@ -50,19 +48,3 @@ def test_a_confidence_that_is_no_probability_is_not_compared_with_right_tokens()
     assert np.isnan(rows.loc[Measure.RIGHT_CHANGE.named(), "value"])
     assert rows.loc[Measure.CONFIDENCE_CHANGE.named(), "unit"] == "negative entropy in nats, b − a"
     assert len(calibration(compared)) == 0
-
-
-def test_fragile_tokens_are_no_dependency_on_sinks() -> None:
-    """Tokens lose in proportion to the damage, whatever was masked: beyond a control with damage nothing is left."""
-    rng = np.random.default_rng(0)
-    false = without = 0
-    for _ in range(200):
-        text = rng.gamma(4.0, 0.1, 24)  # what a mask does to a text, here and there a little more
-        damage = tuple(part * text * rng.gamma(20.0, 0.05, 24) for part in (1.0, 0.7))
-        policy, control = (1.1 * each + rng.normal(0, 0.02, 24) for each in damage)
-        without += mean_interval(policy - control).above(0.0)
-        found = mean_interval(beyond_damage(policy, control, damage))
-        false += found.above(0.0) or found.below(0.0)
-    assert without >= 190
-    assert false <= 0.05 * 200
-    assert mean_interval(beyond_damage(policy + 0.1, control, damage)).above(0.0)

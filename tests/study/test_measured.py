@@ -13,7 +13,7 @@ from tests.sinks import heads, synthetic
 from sinkscope.inspection.survey import LABEL, LAYER_WORDS, VECTOR, Name, probe_names, survey, survey_table, void_flags
 from sinkscope.sinks import compare_traces, mechanisms, summary
 from sinkscope.sinks.categories import CATEGORIES
-from sinkscope.sinks.compare import LESS
+from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import Estimate
 from sinkscope.study.measured import Studied, collect, diagnoses, needs
 from sinkscope.verdicts import Measure, Reason, Status
@@ -53,7 +53,9 @@ def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
         [
             {"model": "a", "decoding_name": "short", "policy": policy, "document": f"d{i}", "measure": measure.named(LESS),
              "value": value + 0.01 * i}
-            for policy, shift, damage in (("top:1", 1.0, -0.1), ("random(top:1)", 0.0, 0.0), ("random(top:5)", 0.2, -0.08))
+            for policy, shift, damage in (
+                ("top:1", 1.0, -0.1), ("random(top:1)", 0.0, 0.0), ("random(top:5)", 0.2, -0.08), ("random(top:10)", 0.4, -0.12)
+            )
             for i in range(6)
             for measure, value in (
                 (Measure.CONFIDENCE_OF, -0.2 * shift), (Measure.DELAY_OF, 2.0 * shift), (Measure.CONFIDENCE_CHANGE, damage)
@@ -63,9 +65,9 @@ def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
     frames = {"records": answers, "results": results, "sinks": sinks, "pairs": pairs}
     found = collect(frames, {"a": Studied("llada"), "b": Studied("causal")})
     assert not any(one.bears for one in found)
-    assert all(
-        one.bears for one in collect(frames, {"a": Studied("llada", "", True), "b": Studied("causal", "", True)})
-    )
+    published = collect(frames, {"a": Studied("llada", "", True), "b": Studied("causal", "", True)})
+    assert {one.about for one in published if not one.bears} == {"blimp"}  # a task that is not in the paper
+    assert all(one.bears for one in published if one.about != "blimp")
     graded = [one for one in found if one.kind == Kind.ACCURACIES]
     assert [(one.subject, one.about, one.guess) for one in graded] == [
         ("a", "gsm8k", 0.0), ("a", "blimp", 0.5), ("b", "gsm8k", 0.0), ("b", "blimp", 0.5)
@@ -80,7 +82,15 @@ def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
     ]  # fmt: skip
     judged = judge(found)
     assert len(judged["robust-1"]["a"]) == len(judged["present"]["a"]) == 2
-    assert judged["confidence"]["a"][0].status == Status.SUPPORTED
+    (sure,) = judged["confidence"]["a"]
+    assert sure.status == Status.SUPPORTED
+    assert sure.about == "top:1 beside random(top:5) and random(top:10), short"
+    assert [sure.number(Measure.DAMAGE, of).value for of in BEYOND] == pytest.approx([11 / 15, 19 / 15])
+    assert sure.estimate.value == pytest.approx(-0.2 * (1 - 0.3))  # half way between them
+    one = collect(
+        frames | {"pairs": pairs[pairs["policy"] != "random(top:10)"]}, {"a": Studied("llada"), "b": Studied("causal")}
+    )
+    assert judge(one)["confidence"]["a"][0].reason == Reason.UNDAMAGED
     assert judged["collapse"]["b"][0].about == "gsm8k"
     assert judged["start"]["b"][0].reason == Reason.NOT_MEASURED
     assert {model: len(verdicts) for model, verdicts in diagnoses(found).items()} == {"a": 8, "b": 8}
@@ -172,7 +182,7 @@ def test_no_rule_asks_for_a_measure_that_nothing_produces() -> None:
     changes = mechanisms(compare_traces(traces[0], traces[0])).assign(model="a", decoding_name="d")
     pairs = [
         changes.assign(policy=policy, document=f"d{i}", value=changes["value"] + damage + 0.01 * i)
-        for policy, damage in (("top:1", -0.3), ("random(top:1)", -0.3)) for i in range(3)
+        for policy, damage in (("top:1", -0.3), ("random(top:1)", -0.2), ("random(top:5)", -0.4)) for i in range(3)
     ]  # fmt: skip
     (paired,) = collect({"pairs": pd.concat(pairs)}, {"a": Studied("llada")})
     made |= {*changes["measure"], *paired.estimates, *probed()}

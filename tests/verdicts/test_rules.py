@@ -13,7 +13,7 @@ from tests.sinks import synthetic
 from tests.verdicts.planted import NAMES, interval, masked, read, scores, traced
 
 from sinkscope.sinks import summary
-from sinkscope.sinks.compare import LESS
+from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import Estimate, paired_interval
 from sinkscope.verdicts import Measure, Reason, Status, Verdict, wording
 from sinkscope.verdicts.mask_rules import (
@@ -28,7 +28,7 @@ from sinkscope.verdicts.mask_rules import (
 )
 from sinkscope.verdicts.measures import LEAST_TEXTS, Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import CLAIMS, DIFFUSION, judge, overall, sensitivity, tally
-from sinkscope.verdicts.trace_rules import against, drifts, either, fewer_than, later_and_less_sure
+from sinkscope.verdicts.trace_rules import against, drifts, either, fewer_than, later_and_less_sure, present
 
 SUPPORTED, CONTRADICTED, OPEN = Status
 keeps = functools.partial(loses, side="below")
@@ -388,6 +388,71 @@ def test_a_verdict_that_flips_at_another_threshold_is_undecided():
     assert claim.verdict(at(0.7, 0.1, 0.1)).reason == Reason.CHANCE
 
 
+def test_what_another_threshold_finds_otherwise_is_told_also_where_it_gives_a_reason() -> None:
+    """Sinks that drift, but not with the blocks, or are gone, at ε = 2 or 4."""
+
+    def at(p: float, without: float) -> Measures:
+        return traced(
+            (Measure.DRIFT, "position", interval(0.2, 0.4)), (Measure.TIES, "", interval(0.0, 0.0)),
+            (Measure.BLOCK_P, "", Estimate(p, math.nan, math.nan)), (Measure.ONE_STEP, "", interval(0.1, 0.2)),
+            (Measure.WITHOUT, "", interval(without - 0.001, without + 0.001)),
+        )  # fmt: skip
+
+    here = at(0.01, 0.4)
+    for name in ("right", "lasting"):
+        assert CLAIM[name].verdict(here).status == SUPPORTED
+    for changed, right, lasting in (
+        (at(0.6, 0.4), Reason.EPSILON, None), (at(0.01, 0.998), Reason.EPSILON, Reason.EPSILON), (at(0.02, 0.6), None, None)
+    ):  # fmt: skip
+        elsewhere = replace(here, elsewhere={(2.0, "auto"): changed.estimates})
+        assert (CLAIM["right"].verdict(elsewhere).reason, CLAIM["lasting"].verdict(elsewhere).reason) == (
+            right,
+            lasting,
+        )
+
+
+def test_there_are_no_sinks_only_where_that_is_certain() -> None:
+    """0.8 % of heads and steps, and perhaps 10 %: neither are there sinks, nor are there none."""
+
+    def of(without: Estimate) -> Verdict:
+        return present(traced((Measure.WITHOUT, "", without), (Measure.ONE_STEP, "", interval(0.1, 0.2))))
+
+    few = Estimate(0.992, 0.9, 1.0)
+    assert (of(few).status, of(few).reason) == (OPEN, Reason.INTERVAL)
+    described = traced((Measure.WITHOUT, "", few), (Measure.ONE_STEP, "", interval(0.1, 0.2)))
+    assert against(described, "ONE_STEP", 0.5, "below").reason is None
+    for none in (interval(0.994, 0.998), Estimate(1.0, 0.8, 1.0), Estimate(0.999, math.nan, math.nan)):
+        assert of(none).status == CONTRADICTED
+    assert of(interval(0.3, 0.5)).status == of(Estimate(0.5, math.nan, math.nan)).status == SUPPORTED
+
+
+def test_a_control_that_removed_more_and_costs_less_is_the_stronger_evidence() -> None:
+    """As in our diffusion models, where it removed 1.2 times as much. Where it costs as much, that says nothing."""
+    reached = {"mass": 1.23, "mass_ten": 1.23}
+
+    def study(mass: int) -> tuple[Verdict, ...]:
+        loses = {"none": 95, "top": 30, "count": 93, "mass": mass, "ten": 3, "count_ten": 90, "mass_ten": mass // 2}
+        own = masked(family="mmada", **loses, silence=35, sinks=35, rest=85)
+        runs = dict(own.runs)
+        for name, part in reached.items():
+            runs[NAMES[name]] = replace(runs[NAMES[name]], removed=0.05 * part)
+        own = replace(own, runs=runs)
+        stays = {"none": 95, "top": 93, "count": 94, "ten": 93, "count_ten": 94}
+        other = masked(family="llada", subject="l", **stays)
+        causal = replace(own, family="causal", subject="c")
+        return (
+            collapses(own, "top:1"), worse(own, "top:10", "top:1"), rival(other, causal),
+            loses_most(replace(own, others=(other,)), "top:10", DIFFUSION), due_to_sinks(own, "top:1"),
+        )  # fmt: skip
+
+    *apart, sinks = study(85)
+    assert [verdict.status for verdict in apart] == [SUPPORTED] * 4
+    assert sinks.reason == Reason.UNMATCHED  # attributing a loss asks for as much attention, either way
+    *alike, sinks = study(8)
+    assert {verdict.status for verdict in (*alike, sinks)} == {OPEN}
+    assert alike[0].reason == alike[2].reason == Reason.CONTROL_MORE
+
+
 def test_a_small_model_neither_confirms_nor_refutes():
     claim, measures = CLAIM["robust-1"], masked(none=95, top=40, count=94)
     assert not claim.verdict(measures).bears
@@ -429,10 +494,20 @@ def test_semantic_or_positional_by_intervals():
     ],
 )
 def test_dependent_tokens(confidence, delay, status):
-    changes = (Measure.CONFIDENCE_OF, LESS, interval(*confidence)), (Measure.DELAY_OF, LESS, interval(*delay))
-    damage = Measure.DAMAGE, "", Estimate(0.9, math.nan, math.nan)
-    assert later_and_less_sure(traced(*changes, damage, kind=Kind.PAIRS)).status == status
-    assert later_and_less_sure(traced(*changes, kind=Kind.PAIRS)).reason == Reason.UNDAMAGED
+    def changes(*names: str, more: Estimate | None = None) -> Measures:
+        known = [
+            (measure, of, more if more and of == BEYOND[1] and measure == Measure.CONFIDENCE_OF else interval(*bounds))
+            for measure, bounds in ((Measure.CONFIDENCE_OF, confidence), (Measure.DELAY_OF, delay))
+            for of in names
+        ]
+        return traced(*known, kind=Kind.PAIRS)
+
+    assert later_and_less_sure(changes(LESS, *BEYOND)).status == status
+    assert later_and_less_sure(changes(LESS)).reason == Reason.UNDAMAGED
+    # Beside a control of more damage it is the other way round, or nothing: it may be the damage.
+    for other in (interval(-0.1, 0.1), interval(0.1, 0.2) if confidence[1] < 0 else interval(-0.2, -0.1)):
+        found = later_and_less_sure(changes(LESS, *BEYOND, more=other))
+        assert (found.status, bool(found.reason)) == (OPEN, True)
 
 
 @pytest.mark.slow

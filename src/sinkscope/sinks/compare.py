@@ -15,7 +15,17 @@ import xarray as xr
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.calibration import BINS, COUNTS, RUNS, calibrated, changes, confidence_unit
-from sinkscope.sinks.dataset import PROMPT, Array, SampleState, dataset_of, frame, labels, read_keys, sample_state
+from sinkscope.sinks.dataset import (
+    PROMPT,
+    Array,
+    SampleState,
+    causal_steps,
+    dataset_of,
+    frame,
+    labels,
+    read_keys,
+    sample_state,
+)
 from sinkscope.sinks.drift import rank
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.measures import Measure
@@ -31,6 +41,8 @@ CHANGES = {
 """Variables of a comparison that have a value per token → their measure over all tokens, and over some."""
 DEPENDENT, OTHER, LESS = "dependent", "other", "dependent less other"
 """Tokens that pay more attention to sinks than the median one, the others, and the difference."""
+BEYOND = f"{LESS}, beyond less damage", f"{LESS}, beyond more damage"
+"""The difference beyond that under a control that did less damage than the policy, and under one that did more."""
 
 
 def partition(sinks_a: Array, sinks_b: Array, state: SampleState, step: int) -> Array:
@@ -78,6 +90,7 @@ def compare_traces(a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto",
     _check_same(dataset_of(a), dataset_of(b))
     judges = Judge.of(a, epsilon, rule, scores), Judge.of(b, epsilon, rule, scores)
     first, second = (judge.data for judge in judges)
+    causal = causal_steps(first), causal_steps(second)
     steps = min(first.sizes["step"], second.sizes["step"])
     samples, layers, keys = (first.sizes[d] for d in ("sample", "layer", "key"))
     flow = np.zeros((2, samples, layers, len(DESTINATIONS)))
@@ -89,10 +102,12 @@ def compare_traces(a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto",
         states = sample_state(first, i), sample_state(second, i)
         if not np.array_equal(states[0].region, states[1].region):
             raise InputError(f"sample {i} has different prompts or lengths in the two traces; compare the same prompts")
+        # Causal forwards, which only store a block, are no steps of either run that could be compared.
+        stores = [stored[i][:steps] if stored is not None else np.zeros(steps, dtype=bool) for stored in causal]
         same[i] = (states[0].tokens[:steps] == states[1].tokens[:steps]).all(axis=1)
         used = np.zeros(2)
         paid, times = np.zeros(keys), np.zeros(keys)
-        for t in range(steps):
+        for t in np.flatnonzero(~(stores[0] | stores[1])):
             judged = [j.step(s, t, _scores(j, i, t)) for j, s in zip(judges, states, strict=True)]
             sinks = [one.sinks(epsilon) for one in judged]
             shares = [np.nan_to_num(one.score, nan=0.0) * one.mass for one in judged]
@@ -193,17 +208,6 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     add(Measure.DEPENDENCE_DELAY, correlation, note)
     columns = ["measure", "value", "low", "high", "unit", "note"]
     return frame(pd.DataFrame(rows, columns=columns), interval="95 %, over prompts", **comparison.attrs)
-
-
-def beyond_damage(policy: Array, control: Array, damage: tuple[Array, Array]) -> Array:
-    """What a policy does beyond its control, by sample, were both to do the same damage: policy − s · control.
-
-    s = Σ damage of the policy / Σ damage of the control. Any mask hurts fragile tokens most, so a control that does none says
-    nothing on which tokens a policy hurts. The error of s is in the values too (delta method).
-    """
-    whole, beside = damage
-    scale = whole.mean() / beside.mean()
-    return np.asarray(policy - scale * control - control.mean() / beside.mean() * (whole - scale * beside))
 
 
 def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:

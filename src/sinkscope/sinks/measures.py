@@ -72,6 +72,7 @@ class Measure(Enum):
     LEARNED = "learned sink", "share of attention", "share", "of attention goes to learned sinks"
     MAIN = "main sink of a head", _UNIFORM, "number"
     MAIN_SHARE = "main sink of a head: share", "share of a query's attention"
+    STORES = "{}, causal forwards", ""  # in the unit of what fills the gap
     GU = "heads with mean attention > 0.3 on the first token", "share of heads"
     DRAINS = "drains", _DETECTIONS, "share", "of detections are drains"
     HUBS = "hubs", _DETECTIONS, "share", "of detections are hubs"
@@ -118,7 +119,7 @@ class Measure(Enum):
     CONFIDENCE_OF = "confidence change of {} tokens", _CONFIDENCE, "signed", "confidence"
     DELAY = "delay", _DELAY, "signed", "steps later"
     DELAY_OF = "delay of {} tokens", _DELAY, "signed", "steps later"
-    DAMAGE = "damage of the control", "change of confidence, share of the policy's", "share", "of the damage done by the control"
+    DAMAGE = "damage of the control, {}", "change of confidence, share of the policy's", "share", "of the damage by a control"
     RIGHT_CHANGE = "right tokens change", "share of masked positions, b − a", "points", "change of the share of right tokens"
     OVERCONFIDENCE = "overconfidence change", "confidence − right tokens, b − a", "points", "more confidence than right tokens"
     DEPENDENCE_DELAY = "dependence and delay", "rank correlation", "signed"

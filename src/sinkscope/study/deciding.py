@@ -1,8 +1,8 @@
 """Which claims a study can decide, before it runs: its cells with planted results, judged by the rules themselves.
 
-Of scores eight outcomes are planted, each as clear as the documents allow: masks hit every sink, and mass-matched controls remove
-as much. Of traces everything that a rule asks for is planted, on either side of its limit. What the rules leave open under all of
-them, no result of the study can decide.
+Of scores eight outcomes are planted, each as clear as the documents allow: masks hit as many sinks, and mass-matched controls
+remove as much attention, as was measured in models of the kind. Of traces everything that a rule asks for is planted, on either
+side of its limit. What the rules leave open under all of them, no such result can decide.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sinkscope.sinks.compare import LESS
-from sinkscope.sinks.measures import MASK
+from sinkscope.policies import parse_policy
+from sinkscope.sinks.compare import BEYOND, LESS
+from sinkscope.sinks.measures import Masked
 from sinkscope.statistics import Estimate
 from sinkscope.study.cells import Cell
 from sinkscope.study.measured import POLICY, Studied, collect
-from sinkscope.study.names import control, pooled
+from sinkscope.study.names import SINK, control, pooled, role
 from sinkscope.study.spec import CAUSAL
 from sinkscope.tasks.reading import ReadTask
 from sinkscope.tasks.registry import base_and_scheme
@@ -30,9 +31,34 @@ from sinkscope.verdicts.questions import CLAIMS, Claim
 from sinkscope.verdicts.verdict import point
 
 CONDITION = (
-    "a loss counts only where the strongest sinks were masked, and for most claims only where the control of equal attention "
-    "removes as much as the mask, within a tenth: of our models' controls none did (0.5 to 1.9 times as much)"
+    "planned with what masks hit, and controls removed, in our models: a loss counts only where the strongest sinks were "
+    "masked, and for most claims only where a control of equal attention removes at least .9 of what the mask does (in the "
+    "shipped models it removed .9 to 1.9 of it, in SmolLM2 and its diffusion twins .2 to .6)"
 )
+
+
+class Taken(NamedTuple):
+    """What a mask did: shares of the sinks, of the heads' strongest ones, and of the attention of sinks; and the attention that
+    its mass-matched control removed, as a share of its own."""
+
+    hits: float
+    strongest: float
+    sinks_removed: float
+    reached: float
+
+
+MEASURED: dict[tuple[bool, bool], dict[str, Taken]] = {
+    (True, True): {
+        "top:1": Taken(0.29, 0.36, 0.51, 1.9), "top:10": Taken(0.9, 0.9, 0.9, 0.85), SINK: Taken(0.29, 0.99, 0.51, 0.907),
+    },
+    (True, False): {
+        "top:1": Taken(0.28, 0.93, 0.54, 1.16), "top:10": Taken(0.97, 0.99, 0.97, 1.09), SINK: Taken(0.48, 0.99, 0.55, 1.2),
+    },
+    (False, True): {"top:1": Taken(0.48, 0.78, 0.81, 0.52), SINK: Taken(0.59, 0.99, 0.87, 0.21)},
+    (False, False): {"top:1": Taken(0.35, 0.96, 0.82, 0.64), SINK: Taken(0.35, 0.96, 0.82, 0.64)},
+}  # fmt: skip
+"""(a shipped model, a causal one) → policy or role → what it did: word problems in the four shipped models (2026-11-19), texts in
+SmolLM2 and its diffusion twins (lab/english/protocol). Others are planned as `top:1`, more keys as `top:10`."""
 MOST = 100
 """Documents beyond these decide nothing that these do not."""
 FAR = 10.0
@@ -122,20 +148,33 @@ def _distinct(cells: Sequence[Cell]) -> list[Cell]:
 def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:
     """The tables that cells leave, one draw of each control: what is not lost is right."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    whole = dict.fromkeys(MASK, 1.0)
     for cell in cells:
         text = isinstance(cell.experiment.task, ReadTask)
         about = {"model": cell.model.name, "task": _task(cell), "decoding_name": cell.decoding_name}
         about["policy"] = pooled(cell.policy)
-        if about | whole in rows["likelihood" if text else "results"]:
+        done = about | _done(cell)
+        if done in rows["likelihood" if text else "results"]:
             continue
-        rows["likelihood" if text else "results"].append(about | whole)
+        rows["likelihood" if text else "results"].append(done)
         share = lost(cell)
         for at, i in enumerate(cell.documents[:MOST]):
             gone = int((at + 1) * share) > int(at * share)
             score = {"nll": 3.0 + 3.0 * gone + 1e-3 * (i % 3)} if text else {"passed": not gone}
             rows["passages" if text else "records"].append(about | {"document": str(i)} | score)
     return {name: pd.DataFrame(each) for name, each in rows.items()}
+
+
+def _done(cell: Cell) -> dict[Masked, float]:
+    """What the cell's mask hits and removes, by the columns of results."""
+    kind, causal = control(cell.policy), cell.experiment.model.family == CAUSAL
+    policy = kind.like if kind else cell.policy
+    known = MEASURED[cell.model.source.startswith("organism/"), causal]
+    many = "top:10" if getattr(parse_policy(policy), "k", 1) > 1 else "top:1"
+    mask = known.get(role(policy, causal), known.get(many, known["top:1"]))
+    removed = {None: 1.0, "mass": mask.reached, "count": 0.1}[kind and kind.match]
+    return {
+        Masked.REMOVED: removed, Masked.HITS: mask.hits, Masked.STRONGEST: mask.strongest, Masked.SINKS_REMOVED: mask.sinks_removed
+    }  # fmt: skip
 
 
 def _decided(measures: Measures, kind: Kind) -> Iterator[tuple[str, Status]]:
@@ -238,4 +277,6 @@ def _missing(cell: Cell, policies: Iterable[str]) -> set[str]:
         missing |= {Measure.SPLIT_BEYOND.named()}
     if getattr(capture, "level", "") != "maps":
         missing |= {Measure.CONFIDENCE_OF.named(LESS), Measure.DELAY_OF.named(LESS)}
-    return missing if any(map(control, policies)) else missing | {Measure.DAMAGE.named()}
+    # One control has one damage, and cannot lie on both sides of the policy's.
+    lone = {measure.named(of) for measure in (Measure.CONFIDENCE_OF, Measure.DELAY_OF) for of in BEYOND}
+    return missing if sum(control(policy) is not None for policy in policies) > 1 else missing | lone

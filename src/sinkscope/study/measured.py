@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sinkscope.sinks.compare import beyond_damage
+from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import mean_interval
 from sinkscope.study.names import SINK, control, pooled, role
+from sinkscope.study.paper import TABLE
 from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.registry import base_and_scheme
 from sinkscope.verdicts import Measure, Verdict
@@ -31,7 +32,7 @@ Frames = Mapping[str, pd.DataFrame]
 POLICY = "top:1"
 """The policy of which pairs of traces are judged."""
 MOST_APART = 2.0
-"""A control did about as much damage as a policy when it did between half and twice as much."""
+"""A control did about as much damage as a policy when it did between half and twice as much; more may leave nothing to lose."""
 
 
 class Studied(NamedTuple):
@@ -46,12 +47,12 @@ Models = Mapping[str, Studied]
 
 
 def collect(frames: Frames, models: Models) -> list[Measures]:
-    """Everything that was measured; models in the study's order."""
+    """Everything that was measured; models in the study's order. The paper speaks of two tasks, of traces and their pairs."""
     measured = [
         replace(
             measures,
             family=models[measures.subject].family,
-            bears=models[measures.subject].published and measures.kind != Kind.TEXTS,
+            bears=models[measures.subject].published and measures.bears,
         )
         for part in (_graded(frames, models), _read(frames, models), _traced(frames), _pairs(frames))
         for measures in part
@@ -115,8 +116,8 @@ def _graded(frames: Frames, models: Models) -> Iterator[Measures]:
     decodings = frame.groupby("task")["decoding_name"].nunique()
     for model, task, decoding, runs in _runs(frame, frames.get("results"), "passed", models):
         about = f"{task}, {decoding}" if decodings[task] > 1 else task
-        guess = GUESSED.get(base_and_scheme(task)[0], 0.0)
-        yield Measures(model, about=about, runs=runs, guess=guess)
+        base = base_and_scheme(task)[0]
+        yield Measures(model, about=about, runs=runs, guess=GUESSED.get(base, 0.0), bears=base in TABLE)
 
 
 def _read(frames: Frames, models: Models) -> Iterator[Measures]:
@@ -159,7 +160,7 @@ def _traced(frames: Frames) -> Iterator[Measures]:
         prompts = estimates[Measure.PROMPTS.named()].value if Measure.PROMPTS.named() in estimates else math.nan
         yield Measures(
             str(first["model"]), kind=Kind.TRACES, about=f"{first['traces']}, {first['task']}", estimates=estimates,
-            prompts=int(prompts) if math.isfinite(prompts) else 0, elsewhere=_elsewhere(elsewhere, first),
+            prompts=int(prompts) if math.isfinite(prompts) else 0, elsewhere=_elsewhere(elsewhere, first), bears=True,
         )  # fmt: skip
 
 
@@ -173,10 +174,15 @@ def _elsewhere(frame: pd.DataFrame | None, cell: Mapping[str, Any]) -> dict[tupl
 
 
 def _pairs(frames: Frames) -> Iterator[Measures]:
-    """Changes under top:1 by document, beyond those under the control that did most nearly as much damage to confidence."""
+    """Changes under top:1 by document, beyond those under two controls: the nearest that did less damage, and more.
+
+    How much fragile tokens lose need not be in proportion to the damage, so one control says nothing about a mask that did more
+    or less of it. Between two controls the change is interpolated; damage is the loss of confidence over all tokens.
+    """
     frame = frames.get("pairs")
     if frame is None or "measure" not in frame:
         return
+    damage = Measure.CONFIDENCE_CHANGE.named()
     for key, part in frame.groupby(["model", "decoding_name"], sort=False):
         model, decoding = map(str, key)
         tables = {
@@ -186,23 +192,25 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
         masked = tables.pop(POLICY, None)
         if masked is None or masked.empty:
             continue
-        damage = Measure.CONFIDENCE_CHANGE.named()
         ratios = {
-            name: float(table[damage].mean() / masked[damage].mean())
+            float(table[damage].mean() / masked[damage].mean()): name
             for name, table in tables.items()
             if control(name) is not None and damage in table and damage in masked
         }
-        near = {name: ratio for name, ratio in ratios.items() if 1 / MOST_APART <= ratio <= MOST_APART}
-        # In logarithms: half the damage is as far from the policy's as twice the damage.
-        name = min(near, key=lambda name: abs(math.log(near[name])), default="")
+        near = [ratio for ratio in ratios if 1 / MOST_APART <= ratio <= MOST_APART]
+        less, more = max((r for r in near if r <= 1), default=0.0), min((r for r in near if r >= 1), default=0.0)
         estimates = {str(each): mean_interval(np.asarray(masked[each], dtype=np.float64)) for each in masked}
-        if name:
-            both = [table.loc[masked.index.intersection(tables[name].index)] for table in (masked, tables[name])]
-            whole = np.asarray(both[0][damage]), np.asarray(both[1][damage])
-            estimates = {
-                str(each): mean_interval(beyond_damage(np.asarray(both[0][each]), np.asarray(both[1][each]), whole))
-                for each in masked
-                if each in both[1]
-            } | {Measure.DAMAGE.named(): point(near[name])}
-        about = f"{POLICY} beside {name or 'none'}, {decoding}"
-        yield Measures(model, kind=Kind.PAIRS, about=about, prompts=len(masked), estimates=estimates)
+        names = [ratios[ratio] for ratio in dict.fromkeys((less, more)) if ratio]
+        if less and more:
+            share = (1 - less) / (more - less) if more > less else 0.0
+            weaker, stronger = tables[ratios[less]], tables[ratios[more]]
+            between = (1 - share) * weaker + share * stronger
+            for measure in (Measure.CONFIDENCE_OF, Measure.DELAY_OF):
+                for of, beside in zip((LESS, *BEYOND), (between, weaker, stronger), strict=True):
+                    if (name := measure.named(LESS)) in masked and name in beside:
+                        beyond = (masked[name] - beside[name]).dropna()
+                        estimates[measure.named(of)] = mean_interval(beyond.to_numpy(dtype=np.float64))
+            damages = dict(zip(BEYOND, (less, more), strict=True))
+            estimates |= {Measure.DAMAGE.named(of): point(ratio) for of, ratio in damages.items()}
+        about = f"{POLICY} beside {' and '.join(names) or 'none'}, {decoding}"
+        yield Measures(model, kind=Kind.PAIRS, about=about, prompts=len(masked), estimates=estimates, bears=True)

@@ -20,7 +20,8 @@ POINTS_LOST = 0.05
 LEAST_HIT = 0.5
 """A mask that took less than this of the sinks away does not test what happens without them."""
 MATCHED = 0.1
-"""How far the attention that a mass-matched control removed may be from the policy's, as a share of it."""
+"""How much less attention than the policy a mass-matched control may remove to speak for sinks, and how much more to speak
+against them, as a share of it: one that removes more and costs less says all the more for them."""
 LEAST_DOCUMENTS = 93
 """Fewer documents cannot show a loss of at most 5 points, not even when all of them agree."""
 
@@ -138,8 +139,10 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
     if certain(silent, POINTS_LOST, Side.BELOW):
         quiet_too = Reason.SILENCE_DISAGREES
     halves = None if certain(apart, 0.0) else Reason.OTHERS_MAY
+    unmatched = None if _matched(measures, policy) else Reason.UNMATCHED
     return verdict.unless(
-        _control(measures, policy), _mass(measures, policy), quiet_too, Reason.NO_HALVES if apart is None else halves
+        _control(measures, policy), unmatched, _mass(measures, policy), quiet_too,
+        Reason.NO_HALVES if apart is None else halves,
     )  # fmt: skip
 
 
@@ -231,11 +234,13 @@ def _control(measures: Measures, policy: str, control: str = "", limit: float = 
 
 
 def _mass(measures: Measures, policy: str) -> Reason | None:
-    """… and keys with as much attention, too. A control that removed a little less may lose less in proportion."""
+    """… and keys with as much attention, or more, too. A control that removed a little less may lose less in proportion."""
     control = _mass_control(policy)
-    if control in measures.runs and not _matched(measures, policy):
+    if control in measures.runs and not reached(measures, policy) >= 1 - MATCHED:
         return Reason.UNMATCHED
-    return _control(measures, policy, control, measures.part_lost(policy, 1 - reached(measures, policy)))
+    reason = _control(measures, policy, control, measures.part_lost(policy, 1 - reached(measures, policy)))
+    more = reason == Reason.CONTROL_TOO and reached(measures, policy) > 1 + MATCHED
+    return Reason.CONTROL_MORE if more else reason
 
 
 def _mass_control(policy: str) -> str:

@@ -24,6 +24,9 @@ THEMES = "What breaks without them", "How many, and where", "Movement", "What th
 NEARBY = 2.0, 6.0
 """Thresholds ε between which a verdict on traces must be the same: the paper's is a convention."""
 
+TOLD = None, Reason.NO_MAJORITY, Reason.CHANCE, Reason.EVENTS_UNRELATED, Reason.NO_SINKS
+"""Reasons by which a threshold says something: decided, or open for what it found. Estimates there have no interval."""
+
 RULES: Mapping[str, Callable[..., Verdict]] = {
     rule.__name__: rule
     for rule in (
@@ -90,7 +93,7 @@ class Claim:
         """Whether the estimates at another threshold of `NEARBY`, without their intervals, get another verdict."""
         near = map(partial(measures.judged_by, points=True), nearby(measures.elsewhere))
         other = [RULES[self.decide](judged, **self.options) for judged in near]
-        told = [verdict for verdict in other if verdict.reason in (None, Reason.NO_MAJORITY, Reason.CHANCE)]
+        told = [verdict for verdict in other if verdict.reason in TOLD]
         return any((verdict.status, verdict.answer) != (drawn.status, drawn.answer) for verdict in told)
 
 

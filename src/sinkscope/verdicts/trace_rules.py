@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sinkscope.sinks.attribution import LEADS
+from sinkscope.sinks.compare import BEYOND as BEYOND_DAMAGE
 from sinkscope.sinks.compare import LESS
 from sinkscope.sinks.kinds import KINDS, MOVERS
 from sinkscope.statistics import difference
@@ -77,7 +78,7 @@ def _by_chance(measures: Measures, measure: Measure | None) -> Reason | None:
 def drifts(measures: Measures, sign: int, event: str = "") -> Verdict:
     """Sinks drift to the right (+1) or left (−1) by at least `LEAST_DRIFT` of the length.
 
-    event: its moves must coincide with this event more often than at permuted times.
+    event: its moves must coincide with this event more often than at shifted times.
     """
     verdict = _drift(measures, Side.ABOVE if sign > 0 else Side.BELOW)
     if verdict.status != SUPPORTED or not event:
@@ -112,18 +113,28 @@ def fewer_than(measures: Measures, family: str) -> Verdict:
 def later_and_less_sure(measures: Measures) -> Verdict:
     """Tokens that looked at the masked sinks lose more confidence than the others, and are decided later.
 
-    Both beyond a control that did as much damage (`sinks.compare.beyond_damage`): any mask hurts fragile tokens most.
+    Any mask hurts fragile tokens most, the more damage the more, in a way that nobody knows. So each must hold beyond a control
+    that did more damage as well as beyond one that did less; contradicted is what is certainly the other way beside both.
     """
-    confidence, delay = (measures.get(measure, LESS) for measure in (Measure.CONFIDENCE_OF, Measure.DELAY_OF))
-    verdict = weighed(Measure.CONFIDENCE_OF, confidence, 0.0, Side.BELOW, LESS)
-    damage = measures.get(Measure.DAMAGE)
-    verdict = verdict.beside_it((Measure.DELAY_OF, delay, LESS), (Measure.DAMAGE, damage))
-    if verdict.reason != Reason.NOT_MEASURED and damage is None:
+    told = [
+        [measures.get(measure, of) for of in (LESS, *BEYOND_DAMAGE)]
+        for measure in (Measure.CONFIDENCE_OF, Measure.DELAY_OF)
+    ]
+    verdict = weighed(Measure.CONFIDENCE_OF, told[0][0], 0.0, Side.BELOW, LESS)
+    damages = [(Measure.DAMAGE, measures.get(Measure.DAMAGE, of), of) for of in BEYOND_DAMAGE]
+    verdict = verdict.beside_it((Measure.DELAY_OF, told[1][0], LESS), *damages)
+    if verdict.reason != Reason.NOT_MEASURED and None in told[0]:
         return verdict.undecided(Reason.UNDAMAGED)
-    later = decide(delay, 0.0)
-    if CONTRADICTED in (verdict.status, later.status):
+    sides = [
+        {decide(estimate, 0.0, side).status for estimate in estimates}
+        for estimates, side in zip(told, (Side.BELOW, Side.ABOVE), strict=True)
+    ]
+    if {CONTRADICTED} in sides:
         return verdict.settled(CONTRADICTED)
-    return verdict if later.status == SUPPORTED else verdict.unless(verdict.reason or later.reason)
+    if all(side == {SUPPORTED} for side in sides):
+        return verdict.settled(SUPPORTED)
+    reasons = verdict.reason, decide(told[1][0], 0.0).reason
+    return verdict.undecided(next(filter(None, reasons), Reason.DAMAGE_MAY))
 
 
 # ---- questions with several answers ----------------------------------------------------------------
@@ -141,13 +152,14 @@ def answered(leads: Mapping[str, Verdict], neither: str) -> Verdict:
 
 
 def present(measures: Measures) -> Verdict:
-    """Whether there are sinks at all: for certain, or of one prompt, which has no interval, as it is; fewer are none."""
+    """Whether there are sinks at all: for certain, or of one prompt, which has no interval, as it is. "none" also where not one
+    was seen."""
     verdict = against(measures, Measure.WITH.name, PRESENT_SHARE, describes=False)
-    if not math.isfinite(verdict.estimate.value):
+    share = verdict.estimate
+    if not math.isfinite(share.value):
         return verdict.undecided(Reason.NOT_JUDGED if measures.prompts else Reason.NOT_MEASURED)
-    enough = verdict.estimate.value >= PRESENT_SHARE
-    if not enough or not verdict.estimate.known:
-        verdict = verdict.settled(SUPPORTED if enough else CONTRADICTED)
+    if share.value == 0 or not share.known:
+        verdict = verdict.settled(SUPPORTED if share.value >= PRESENT_SHARE else CONTRADICTED)
     return verdict.beside_it((Measure.UNKNOWN, measures.get(Measure.UNKNOWN)))
 
 
@@ -215,6 +227,5 @@ def follows(table: pd.DataFrame) -> Verdict:
 
 def _if_sinks(measures: Measures, verdict: Verdict) -> Verdict:
     """A description of sinks is open for a model that has none."""
-    share = measures.get(Measure.WITH)
-    none = share is not None and share.value < PRESENT_SHARE
+    none = measures.get(Measure.WITH) is not None and present(measures).status == CONTRADICTED
     return verdict.undecided(Reason.NO_SINKS) if none else verdict

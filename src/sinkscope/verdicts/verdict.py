@@ -58,9 +58,13 @@ class Reason(StrEnum):
     CONTROL_TOO = "masking random keys costs that too"
     CONTROL_MAY = "the control may lose as much"
     UNMATCHED = "the control did not remove as much attention"
+    CONTROL_MORE = "keys that cost as much removed more attention"
     NO_HALVES = "the mask was not run on sinks alone and on other keys alone"
     OTHERS_MAY = "masking the keys that are no sinks may cost as much"
-    UNDAMAGED = "no control did as much damage, and fragile tokens lose most under any mask"
+    UNDAMAGED = (
+        "no two controls did a little less and a little more damage, and fragile tokens lose most under any mask"
+    )
+    DAMAGE_MAY = "it may be the damage: controls that did less and more of it do not say the same"
     SILENCE_DISAGREES = "silencing the same keys says something else"
     NO_RIVAL = "there is no model to compare with"
     TIES = "too many selections were ties"
