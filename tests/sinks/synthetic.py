@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import xarray as xr
 
-from sinkscope.sinks.kinds import PathTracker
+from sinkscope.sinks.kinds import KINDS, PathTracker
+from sinkscope.sinks.scan import scans
 
 MASK, EOS, BOS, NEWLINE = 1, 2, 3, 4
 TEXTS = {0: "<pad>", MASK: "<|mdm_mask|>", EOS: "<|endoftext|>", BOS: "<|startoftext|>", NEWLINE: "Ċ"}
@@ -265,6 +266,11 @@ def _schedule(answer: int, block: int, order: str, rng: np.random.Generator) -> 
         return np.arange(answer)[::-1]
     blocks = [rng.permutation(np.arange(first, min(first + block, answer))) for first in range(0, answer, block)]
     return np.concatenate(blocks)
+
+
+def kinds_of_heads(data: xr.Dataset) -> np.ndarray:
+    """The kind of each head, str [sample, layer, head]."""
+    return np.stack([np.asarray(KINDS)[scan.kinds] for scan in scans(data)])
 
 
 def path_of(received: np.ndarray, sinks: np.ndarray) -> np.ndarray:

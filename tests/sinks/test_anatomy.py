@@ -7,7 +7,7 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks import anatomy, massive_activations, secondary_sinks, sink_table
+from sinkscope.sinks import anatomy, sink_table
 from sinkscope.sinks.anatomy import massive_keys
 from sinkscope.sinks.scan import drain_keys, key_median, per_query_head
 
@@ -73,40 +73,3 @@ def test_massive_needs_both_size_and_ratio():
     largest = np.array([150.0, 150.0, 90.0])
     assert massive_keys(largest, np.array(0.1)).tolist() == [True, True, False]
     assert not massive_keys(largest, np.array(0.2)).any()
-    found = massive_activations(with_anatomy())
-    share = found.attrs["share_of_tokens"]
-    assert 0 < share < 0.1
-    everywhere = with_anatomy()
-    everywhere["largest_activation"][:] = 500.0
-    assert massive_activations(everywhere).attrs["share_of_tokens"] == 1.0
-
-
-def deep(layers: int, first: int, last: int):
-    def plant(state, rng):
-        extra = state.empty()
-        extra[:, :, state.key_at(0)] = 20.0
-        extra[first : last + 1, :, state.key_at(6)] = 20.0
-        return extra
-
-    return synthetic.trace(plant, lengths=(9,), answer=4, block=2, layers=layers, heads=2, sigma=0.1)
-
-
-def test_secondary_sinks_live_in_the_middle():
-    table = secondary_sinks(deep(32, 8, 14))
-    assert set(table["position"]) == {6}
-    assert set(table["first_layer"]) == {8}
-    assert set(table["layers"]) == {7}
-    assert "proxy" in table.attrs["criterion"]
-    assert len(secondary_sinks(deep(32, 8, 11))) == 0, "four layers are too few"
-    assert len(secondary_sinks(deep(32, 4, 22))) == 0, "more than L − 15 layers are too many"
-
-
-def test_the_published_rule_uses_the_cosine():
-    data = deep(32, 8, 14)
-    cosine = np.zeros((1, 4, 32, data.sizes["key"]))
-    cosine[:, :, 6:16, 6] = -0.95
-    cosine[:, :, 6:16, 3] = 0.95
-    found = secondary_sinks(data.assign(hidden_cosine=(("sample", "step", "layer", "key"), cosine)))
-    assert "published" in found.attrs["criterion"]
-    assert set(found["position"]) == {6}
-    assert set(found["layers"]) == {10}

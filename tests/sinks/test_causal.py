@@ -14,16 +14,9 @@ import pytest
 import xarray as xr
 from tests.sinks import synthetic
 
-from sinkscope.sinks import (
-    absorbed_share,
-    attention_entropy,
-    detect,
-    layer_head_map,
-    sink_heads_share,
-    sink_table,
-    unknown,
-)
+from sinkscope.sinks import detect, layer_head_map, sink_heads_share, sink_table, unknown
 from sinkscope.sinks.detection import sinks_of
+from sinkscope.sinks.scan import scans
 
 CHECKPOINT = Path(__file__).parents[1] / "golden" / "llama" / "checkpoint"
 PROMPTS, STEPS, FEWEST_QUERIES = (40, 27), 10, 16
@@ -220,7 +213,7 @@ def test_absorbed_attention_on_the_plain_maps(recorded):
     trace, every = recorded
     epsilon = 0.3
     for scores in ("received_all", "received"):
-        found = absorbed_share(trace, epsilon, "sum", scores=scores)
+        found = np.stack([scan.absorbed for scan in scans(trace, epsilon, "sum", scores=scores)])
         chosen = detect(trace, epsilon, "sum", scores=scores).values
         for n, length in enumerate(PROMPTS):
             first = max(PROMPTS) - length
@@ -228,11 +221,7 @@ def test_absorbed_attention_on_the_plain_maps(recorded):
                 maps = every[n][t] if scores == "received_all" else every[n][t][:, :, -1:]
                 sinks = chosen[n, t][:, :, first : first + maps.shape[-1]]
                 share = (maps * sinks[:, :, None]).sum(axis=(2, 3)) / maps.sum(axis=(2, 3))
-                np.testing.assert_allclose(found.values[n, t], share, atol=1e-5)
-    first_token = absorbed_share(trace, sinks="first")
-    np.testing.assert_allclose(first_token[0, 0], every[0][0][..., 0].mean(axis=-1), atol=1e-5)
-    strongest = absorbed_share(trace, sinks="strongest", scores="received")
-    np.testing.assert_allclose(strongest[1, 2], every[1][2][:, :, -1].max(axis=-1), atol=1e-5)
+                np.testing.assert_allclose(found[n, t], share, atol=1e-5)
 
 
 def test_the_table_agrees_with_detection(recorded):
@@ -267,19 +256,6 @@ def with_maps(trace: xr.Dataset, every: list[list[np.ndarray]]) -> xr.Dataset:
     return trace.assign(attention=(("sample", "step", "layer", "head", "query", "key"), maps))
 
 
-def test_entropy_needs_maps_and_is_theirs(recorded):
-    from sinkscope.base.errors import InputError
-
-    trace, every = recorded
-    with pytest.raises(InputError, match="level='maps'"):
-        attention_entropy(trace)
-    whole = with_maps(trace, every)
-    found = attention_entropy(whole)
-    plain = every[1][3]
-    rows = -(plain * np.log(np.where(plain > 0, plain, 1))).sum(axis=-1)
-    np.testing.assert_allclose(found[1, 3], rows.mean(axis=-1), rtol=1e-9)
-
-
 def test_a_recorded_trace_gives_the_same_numbers(recorded):
     """From the recorder's own trace of the same generation, not one built here."""
     torch = pytest.importorskip("torch")
@@ -297,8 +273,6 @@ def test_a_recorded_trace_gives_the_same_numbers(recorded):
     assert trace is not None
     np.testing.assert_allclose(sink_heads_share(trace, 0.05, 8), sink_heads_share(plain, 0.05, 8))
     for scores in ("received_all", "received"):
-        ours, theirs = (absorbed_share(t, sinks="first", scores=scores) for t in (trace, plain))
-        np.testing.assert_allclose(ours, theirs, atol=2e-5)
         ours, theirs = (detect(t, 0.3, "sum", scores=scores) for t in (trace, plain))
         assert (ours.values[..., : size + STEPS - 1] == theirs.values[..., : size + STEPS - 1]).mean() > 0.9999
     ours, theirs = (layer_head_map(t, scores="received_all") for t in (trace, plain))

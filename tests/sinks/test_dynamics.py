@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.sinks import layer_overlap, moves, paths, step_overlap
+from sinkscope.sinks import moves, paths
 from sinkscope.sinks.dataset import sample_state
-from sinkscope.sinks.drift import centroid_variance, decoding_rank, drift_of, rank, set_overlap
+from sinkscope.sinks.drift import centroid_variance, decoding_rank, drift_of, layer_overlap_of, rank, set_overlap
 from sinkscope.sinks.events import align, alignment_table, block_ends
 from sinkscope.sinks.kinds import moves_of
 from sinkscope.sinks.residence import FATES, bridged, residences_of
+from sinkscope.sinks.scan import scans
 
 
 def column(*steps: str) -> np.ndarray:
@@ -94,12 +95,12 @@ def test_overlap_by_hand():
     b = np.array([[True, False, True], [False, False, False]])
     np.testing.assert_allclose(set_overlap(a, b), [1 / 3, np.nan])
     data = synthetic.trace("moving", lengths=(9,), answer=16, block=8, sigma=0.1)
-    over = step_overlap(data).values[0, :, 0, 0]
+    (scan,) = scans(data)
+    over = scan.shared[:, 0, 0]
     assert np.isnan(over[0])
     assert np.flatnonzero(over == 0).tolist() == [8]
     assert (over[[1, 7, 9, 15]] == 1).all()
-    layers = layer_overlap(data)
-    np.testing.assert_allclose(layers, np.ones((1, 2, 2)))
+    np.testing.assert_allclose(layer_overlap_of(scan.counts > 0), np.ones((2, 2)))
 
 
 def test_centroid_by_hand():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.sinks import synthetic
 
-from sinkscope.sinks import dynamics_kinds
 from sinkscope.sinks.kinds import KINDS, kind_of
 
 STRONG, WEAK = 30.0, 8.0
@@ -90,7 +89,7 @@ def random_mask(state, rng):
 def share(plant, kind: str, **options) -> float:
     """The share of heads that get this kind."""
     options = {"lengths": (17, 23, 30), "layers": 3, "heads": 4, "block": 8} | options
-    return float((dynamics_kinds(synthetic.trace(plant, **options)) == kind).mean())
+    return float((synthetic.kinds_of_heads(synthetic.trace(plant, **options)) == kind).mean())
 
 
 PLANTED = {
@@ -167,12 +166,12 @@ def test_each_kind_holds_up_to_its_noise_level(plant):
 def test_noise_never_moves(sigma, answer):
     """Whatever the level, the number of steps and the order: at most 1 head in 50 is called moving, vanishing or emerging."""
     for order in ("left", "random"):
-        kinds = dynamics_kinds(
+        kinds = synthetic.kinds_of_heads(
             synthetic.trace(
                 "none", sigma=sigma, answer=answer, block=max(1, answer // 2), order=order, layers=4, heads=8
             )
         )
-        counted = Counter(kinds.values.ravel().tolist())
+        counted = Counter(kinds.ravel().tolist())
         wrong = sum(counted[kind] for kind in ("moving", "vanishing", "emerging", "static", "intermittent"))
         assert wrong <= 0.02 * kinds.size, counted
 
@@ -186,12 +185,12 @@ def test_a_random_key_in_every_step_is_noise(answer):
 def test_a_sink_in_the_first_step_did_not_emerge():
     """Absence at the start is what the word says; a sink there and at the end, with a hole, is intermittent."""
     data = synthetic.trace(coming, sigma=0.2, lengths=(17, 23))
-    assert (dynamics_kinds(data) == "emerging").all()
+    assert (synthetic.kinds_of_heads(data) == "emerging").all()
     received = data["received"].values.copy()
     received[:, 0, ..., -1] = 60.0
     touched = data.assign(received=(data["received"].dims, received))
-    assert not (dynamics_kinds(touched) == "emerging").any()
-    assert (dynamics_kinds(synthetic.trace(growing, sigma=0.1, lengths=(17, 23))) == "static").all()
+    assert not (synthetic.kinds_of_heads(touched) == "emerging").any()
+    assert (synthetic.kinds_of_heads(synthetic.trace(growing, sigma=0.1, lengths=(17, 23))) == "static").all()
 
 
 def sequence(path: str, standing: str = "") -> str:

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks import dynamics_kinds, merge, sink_statistics, sinks_of, summary
+from sinkscope.sinks import merge, sink_statistics, sinks_of, summary
 from sinkscope.sinks.kinds import MOVERS
 from sinkscope.sinks.measures import Measure
 from sinkscope.sinks.residence import residences_of
@@ -80,8 +80,8 @@ def test_permuting_positions_permutes_the_path(received, order):
 def test_the_order_of_heads_does_not_matter(heads, layers, plant):
     data = synthetic.trace(plant, sigma=0.8, lengths=(7, 12), answer=8, block=4)
     shuffled = data.isel(head=list(heads))
-    kinds = dynamics_kinds(data).isel(head=list(heads)).values
-    assert (dynamics_kinds(shuffled.assign_coords(head=[0, 1, 2])).values == kinds).all()
+    kinds = synthetic.kinds_of_heads(data)[..., list(heads)]
+    assert (synthetic.kinds_of_heads(shuffled.assign_coords(head=[0, 1, 2])) == kinds).all()
     ours, theirs = summary(data), summary(shuffled.assign_coords(head=[0, 1, 2]))
     # Noise is drawn head by head.
     drawn = {Measure.MOVING_CHANCE.named(), Measure.MOVING_BEYOND.named(), *map(Measure.KIND_BEYOND.named, MOVERS)}

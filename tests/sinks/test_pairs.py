@@ -7,16 +7,8 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks import (
-    compare_traces,
-    counterfactual,
-    detect,
-    insertion_alignment,
-    mechanisms,
-    split_by_layer,
-    split_sinks,
-    summary,
-)
+from sinkscope.sinks import compare_traces, counterfactual, detect, insertion_alignment, mechanisms, summary
+from sinkscope.sinks.split import split_counts
 from sinkscope.verdicts import Reason
 from sinkscope.verdicts.trace_rules import follows
 
@@ -62,17 +54,18 @@ def test_sinks_before_the_fillers_do_not_count():
 
 
 @pytest.mark.slow
+def counted(data):
+    """Head-steps over all samples: split, both, and those of random classes."""
+    counts = [split_counts(data, sample) for sample in range(data.sizes["sample"])]
+    return {name: float(np.sum([each[name] for each in counts])) for name in counts[0]}
+
+
 def test_split_sinks_need_two_keys():
-    apart, together = (split_sinks(synthetic.split_trace(same=same)) for same in (False, True))
-    both = apart["both"].values
-    assert both[:, 1:].all()
-    assert not both[:, 0].any(), "no query is decided in the first step"
-    assert (apart["split"].values == both).all()
-    assert not together["split"].any()
-    table = split_by_layer(synthetic.split_trace())
-    assert table["split_share"].tolist() == [1.0, 1.0]
-    with pytest.raises(InputError, match="by_query=True"):
-        split_sinks(synthetic.trace())
+    apart, together = (counted(synthetic.split_trace(same=same)) for same in (False, True))
+    heads_and_steps = synthetic.split_trace()["received"].isel(key=0).size
+    first = heads_and_steps / synthetic.split_trace().sizes["step"]
+    assert apart["split"] == apart["both"] == heads_and_steps - first, "no query is decided in the first step"
+    assert together["split"] == 0
 
 
 def test_two_shared_sinks_in_another_order_are_not_split():
@@ -82,9 +75,8 @@ def test_two_shared_sinks_in_another_order_are_not_split():
         keys = [int(np.flatnonzero(data["position"].values[n] == p)[0]) for p in (0, 3)]
         by[n][:, :, :, 0, keys], by[n][:, :, :, 1, keys] = (12.0, 9.0), (9.0, 12.0)
     shared = data.assign(received_by=(data["received_by"].dims, by))
-    found = split_sinks(shared)
-    assert found["both"].any()
-    assert not found["split"].any()
+    found = counted(shared)
+    assert found["both"] > found["split"] == 0
 
 
 def test_nothing_changes_between_a_trace_and_itself():
@@ -203,9 +195,10 @@ def test_split_sinks_have_a_level_of_chance():
         return values
 
     chance = by_classes(data, (noisy(), noisy()), (noisy(), noisy()))
-    table = split_by_layer(chance)
-    assert (table["split_share"] > 0.5).all(), "classes of few queries split by chance alone"
-    assert np.allclose(table["split_share"], table["chance"], atol=0.1)
+    counts = counted(chance)
+    share = counts["split"] / counts["both"]
+    assert share > 0.5, "classes of few queries split by chance alone"
+    assert share == pytest.approx(counts["control_split"] / counts["control_both"], abs=0.1)
     found = summary(chance).set_index("measure").loc["split beyond random classes"]
     assert found["low"] < 0 < found["high"]
     real = summary(by_classes(data, (at(0), at(3)), (noisy(), noisy()))).set_index("measure")

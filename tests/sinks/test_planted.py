@@ -20,18 +20,10 @@ import xarray as xr
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks import (
-    composition,
-    detect,
-    event_alignment,
-    merge,
-    residences,
-    sink_statistics,
-    split_sinks,
-    summary_table,
-    variances,
-)
+from sinkscope.sinks import composition, detect, merge, residences, sink_statistics, summary_table
 from sinkscope.sinks.attribution import Attribution
+from sinkscope.sinks.split import split_counts
+from sinkscope.sinks.summary_table import drifts, events
 from sinkscope.verdicts import Reason, wording
 from sinkscope.verdicts.diagnosis import Diagnosis, diagnose
 
@@ -101,13 +93,19 @@ def static_found(sigma: float) -> tuple[float, float]:
     return float(hit.mean()), float(hit.sum() / found.sum())
 
 
+def aligned(data):
+    """The table of moves at events, by event."""
+    return events(sink_statistics(data, parts=("depth", "dynamics"))).set_index("event")
+
+
 def block_p(sigma: float) -> float:
-    return float(event_alignment(planted("moving", sigma)).set_index("event").loc["block", "p"])
+    return float(aligned(planted("moving", sigma)).loc["block", "p"])
 
 
 def split_share(sigma: float, same: bool) -> float:
-    found = split_sinks(synthetic.split_trace(sigma=sigma, same=same))
-    return float(found["split"].sum() / found["both"].sum())
+    data = synthetic.split_trace(sigma=sigma, same=same)
+    counts = [split_counts(data, sample) for sample in range(data.sizes["sample"])]
+    return float(sum(each["split"].sum() for each in counts) / sum(each["both"].sum() for each in counts))
 
 
 def verdict(name: str, question: str, expected: str) -> Callable[[float], bool]:
@@ -211,22 +209,24 @@ def test_a_row_that_ended_early_is_judged_by_its_own_steps():
 
 def test_moves_align_with_what_moved_them():
     """The block plant moves at block ends; the right-to-left plant leaves each token as it is decided."""
-    moving = event_alignment(planted("moving", 0.4)).set_index("event")
+    moving = aligned(planted("moving", 0.4))
     assert moving.loc["block", "share"] == 1.0
     assert moving.loc["block", "lift"] > 5
     assert moving.loc["block", "p"] < 0.01
-    left = event_alignment(planted("right_to_left", 0.4)).set_index("event")
+    left = aligned(planted("right_to_left", 0.4))
     assert left.loc["left", "share"] == 1.0
     assert left.loc["left", "p"] < 0.01
     assert left.loc["reached", "share"] == 0.0
-    free = event_alignment(planted("flicker", 0.8)).set_index("event")
+    free = aligned(planted("flicker", 0.8))
     assert (free["p"] > 0.05).all()
 
 
 def test_variances_tell_static_from_moving():
-    still, moving = (variances(planted(name, 0.4)).mean() for name in ("static", "moving"))
-    assert float(still["temporal"]) < 0.01 * float(moving["temporal"])
-    assert float(still["spatial"]) > 2 * float(moving["spatial"])
+    still, moving = (
+        sink_statistics(planted(name, 0.4), parts=("depth", "dynamics")).mean("sample") for name in ("static", "moving")
+    )
+    assert float(still["temporal_variance"]) < 0.01 * float(moving["temporal_variance"])
+    assert float(still["spatial_variance"]) > 2 * float(moving["spatial_variance"])
 
 
 @pytest.mark.slow
@@ -239,9 +239,7 @@ def test_ties_forbid_a_direction():
 
 def test_drift_knows_the_order_of_decoding_from_position():
     """A sink on the last mask, decoded right to left, goes left but *along* the decoding."""
-    from sinkscope.sinks import drift
-
-    table = drift(planted("right_to_left", 0.2)).set_index("relative_to")
+    table = drifts(sink_statistics(planted("right_to_left", 0.2), parts=("depth", "dynamics"))).set_index("relative_to")
     assert table.loc["position", "high"] < 0 < table.loc["decoding order", "low"]
     assert table.loc["position", "decoding"] == pytest.approx(-1.0)
     assert table.loc["decoding order", "drift"] == pytest.approx(1.0, abs=0.05)

@@ -7,15 +7,8 @@ import pytest
 from tests.sinks import synthetic
 
 from sinkscope.base.errors import InputError
-from sinkscope.sinks import (
-    absorbed_share,
-    attention_entropy,
-    depth_profile,
-    layer_head_map,
-    sink_heads_share,
-    step_position_map,
-    summary,
-)
+from sinkscope.sinks import depth_profile, layer_head_map, sink_heads_share, step_position_map, summary
+from sinkscope.sinks.scan import scans
 
 
 def two_layers(state, rng):
@@ -37,20 +30,18 @@ def test_depth_profile_counts_by_layer():
     assert table["drains_per_head"].tolist() == [2.0, 0.5]
     assert table["hubs_per_head"].tolist() == [0.0, 0.0]
     assert depth_profile(DATA.drop_vars("value_norm"))["drains_per_head"].isna().all()
-    share = absorbed_share(DATA).mean(("sample", "step", "head"))
+    share = np.mean([scan.absorbed for scan in scans(DATA)], axis=(0, 1, 3))
     np.testing.assert_allclose(table["absorbed"], share, rtol=1e-5)
 
 
 def test_absorbed_share_is_a_share():
-    share = absorbed_share(DATA).values
+    share = np.stack([scan.absorbed for scan in scans(DATA)])
     received = DATA["received"].values
     n = np.isfinite(received).sum(axis=-1)
     np.testing.assert_allclose(np.nansum(received, axis=-1), n, rtol=1e-5)
     assert share[:, :, 1, 1].max() == 0
     expected = np.nanmax(received[:, :, 1, 0], axis=-1) / n[:, :, 1, 0]
     np.testing.assert_allclose(share[:, :, 1, 0], expected, rtol=1e-5)
-    with pytest.raises(InputError, match="known are detected, first, strongest"):
-        absorbed_share(DATA, sinks="all")
 
 
 def test_layer_head_map_is_the_maximum_averaged_over_steps():
@@ -79,13 +70,6 @@ def test_the_bidirectional_form_of_gu():
     np.testing.assert_allclose(found[:, 0], expected)
     assert 0 < float(found[:, 0].mean()) < 0.5
     assert float(found[:, 1].max()) == 0
-
-
-def test_entropy_of_uniform_and_of_sunk_rows():
-    flat = attention_entropy(synthetic.trace("none", sigma=0.0, lengths=(6,), answer=4, block=2, maps=True))
-    np.testing.assert_allclose(flat, np.log(10), rtol=1e-6)
-    sunk = attention_entropy(synthetic.trace("static", sigma=0.0, lengths=(6,), answer=4, block=2, maps=True))
-    assert float(sunk.max()) < 0.6 * np.log(10)
 
 
 def by_depth(strengths):

@@ -1,12 +1,12 @@
 """Sink analysis: pure functions of traces.
 
 Where sinks are (`detect`, `sink_table`, `summary`), how strong (`depth_profile`, `layer_head_map`, …), moving or not
-(`residences`, `paths`, `event_alignment`, `drift`, …), made of what (`composition`, `attribution`, `counterfactual`), what
+(`residences`, `paths`, `moves`), made of what (`composition`, `attribution`, `counterfactual`), what
 changed between two traces (`compare_traces`); what follows is in `verdicts`. No model, no device, no files: a trace or its
 `xarray.Dataset` in, xarray or pandas out. See docs/analysis.md.
 """
 
-from sinkscope.sinks.anatomy import anatomy, massive_activations, secondary_sinks
+from sinkscope.sinks.anatomy import anatomy
 from sinkscope.sinks.attribution import attribution
 from sinkscope.sinks.calibration import calibration
 from sinkscope.sinks.categories import CATEGORIES, category_of
@@ -14,24 +14,13 @@ from sinkscope.sinks.compare import compare_traces, mechanisms
 from sinkscope.sinks.composition import composition
 from sinkscope.sinks.counterfactual import counterfactual, insertion_alignment
 from sinkscope.sinks.depth import depth_profile
-from sinkscope.sinks.detection import detect, filtered_share, score_histogram, sinks_of, unknown
-from sinkscope.sinks.dynamics import (
-    drift,
-    dynamics_kinds,
-    event_alignment,
-    layer_overlap,
-    moves,
-    paths,
-    residences,
-    step_overlap,
-    variances,
-)
+from sinkscope.sinks.detection import detect, sinks_of, unknown
+from sinkscope.sinks.dynamics import moves, paths, residences
 from sinkscope.sinks.sink_statistics import SinkStatistics, merge, sink_statistics
-from sinkscope.sinks.split import split_by_layer, split_sinks
 from sinkscope.sinks.strength import (
-    absorbed_share,
-    attention_entropy,
+    filtered_share,
     layer_head_map,
+    score_histogram,
     sink_heads_share,
     step_position_map,
 )
@@ -39,10 +28,8 @@ from sinkscope.sinks.summary_table import summary
 from sinkscope.sinks.table import sink_table
 
 __all__ = [
-    "CATEGORIES", "SinkStatistics", "absorbed_share", "anatomy", "attention_entropy",
-    "attribution", "calibration", "category_of", "compare_traces", "composition", "counterfactual", "depth_profile", "detect",
-    "drift", "dynamics_kinds", "event_alignment", "filtered_share", "insertion_alignment",
-    "layer_head_map", "layer_overlap", "massive_activations", "mechanisms", "merge", "moves", "paths", "residences",
-    "score_histogram", "secondary_sinks", "sink_heads_share", "sink_statistics", "sink_table", "sinks_of",
-    "split_by_layer", "split_sinks", "step_overlap", "step_position_map", "summary", "unknown", "variances",
+    "CATEGORIES", "SinkStatistics", "anatomy", "attribution", "calibration", "category_of", "compare_traces", "composition",
+    "counterfactual", "depth_profile", "detect", "filtered_share", "insertion_alignment", "layer_head_map", "mechanisms", "merge",
+    "moves", "paths", "residences", "score_histogram", "sink_heads_share", "sink_statistics", "sink_table", "sinks_of",
+    "step_position_map", "summary", "unknown",
 ]  # fmt: skip

@@ -172,6 +172,24 @@ def sample_state(data: xr.Dataset, sample: int) -> SampleState:
     )
 
 
+def causal_steps(data: xr.Dataset) -> Array | None:
+    """bool [sample, step]: forwards of a block diffusion model that only store a finished block, and read it causally.
+
+    They are another way of using the same weights (Nemotron-Labs-Diffusion), so nothing of them belongs into statistics of
+    denoising. (Fast-dLLM v2 stores blocks as it denoises them, with attention both ways inside.) None where there are none.
+    """
+    if "forward_kind" not in data or not decoding_options(data).get("causal_context"):
+        return None
+    kinds = np.asarray(data["forward_kind"].transpose("sample", "step").values) == 1
+    return kinds if kinds.any() else None
+
+
+def one_by_one(data: xr.Dataset, use: Array) -> Iterator[xr.Dataset]:
+    """Each sample with those of its steps that are to be used, bool [sample, step]."""
+    for sample, steps in enumerate(use):
+        yield data.isel(sample=[sample], step=np.flatnonzero(steps))
+
+
 def labels(data: xr.Dataset, dim: str) -> Array:
     """The coordinate of a dimension, or its index when it has none."""
     return np.asarray(data[dim].values) if dim in data.coords else np.arange(data.sizes[dim])

@@ -1,6 +1,6 @@
-"""Which keys are sinks, which cannot be judged, the sweep over ε, histograms of scores.
+"""Which keys are sinks, and which cannot be judged.
 
-Array layer: `sinks_of`, for rules of a whole row. Labelled layer: `detect`, `unknown`, `filtered_share`, `score_histogram`.
+Array layer: `sinks_of`, for rules of a whole row. Labelled layer: `detect`, `unknown`.
 
 Source: "Attention Sinks in Diffusion Language Models" (arXiv 2510.15731), equation 3, figures 3, 9, 10. As printed the
 equation compares mean attention, which lies in [0, 1], with ε = 3, and can never hold. The column sum (received attention,
@@ -10,7 +10,7 @@ uniform = 1) makes ε = 3 mean "about four times uniform" and agrees with the ax
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,6 @@ SWEEP = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 1
 
 HISTOGRAM_EDGES = np.arange(0.0, 50.5, 0.5)
 """Bins of figures 3 and 9: 0 to 50 in halves; higher scores count in the last bin."""
-
-FIGURE_10_KEYS = 64
 
 
 def sinks_of(received: Array, epsilon: float = EPSILON, rule: str = "sum") -> Array:
@@ -104,60 +102,6 @@ def _marked(judge: Judge, name: str, mark: Callable[[Judged, Array], Array], att
     return labelled(out, name, {dim: labels(data, dim) for dim in dims}, units="1", **attrs)
 
 
-def filtered_share(
-    trace: Any, epsilons: Sequence[float] = SWEEP, rule: str = "auto", *, scores: str = "auto"
-) -> xr.DataArray:
-    """The share of tokens that are *not* sinks as ε sweeps (figure 10), [sample, epsilon], in [0, 1].
-
-    Counted over every (step, layer, head, key) that can be judged. The paper shows it for sequences of 64 tokens and chose
-    ε = 3 because at least 96 % are filtered there; the attribute `keys` says how long these sequences are.
-    """
-    levels = [float(e) for e in epsilons]
-    for level in levels:
-        check_rule(rule, level)
-    judge = Judge.of(trace, levels[0], rule, scores)
-    data = judge.data
-    above = np.zeros((data.sizes["sample"], len(levels)))
-    cells = np.zeros(data.sizes["sample"])
-    longest = 0
-    for sample, step, _, state, judged in judged_steps(judge):
-        longest = max(longest, int(state.real[step].sum()))
-        cells[sample] += np.count_nonzero(judged.known)
-        above[sample] += [np.count_nonzero(judged.sinks(level)) for level in levels]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = 1.0 - above / cells[:, None]
-    other = longest != FIGURE_10_KEYS
-    note = f"sequences of up to {longest} keys; the paper's figure 10 has 64" if other else ""
-    coords = {"sample": labels(data, "sample"), "epsilon": levels}
-    about = {"rule": judge.rule, "scores": judge.name, "keys": longest, "note": note}
-    return labelled(share, "filtered", coords, units="share of tokens", **about)
-
-
-def score_histogram(trace: Any, edges: Array = HISTOGRAM_EDGES, *, scores: str = "auto") -> xr.DataArray:
-    """How often each score occurs (figures 3 and 9), [sample, layer, bin]: counts over steps, heads and keys.
-
-    edges: rising, in the unit of the scores (multiples of uniform attention; causal and block diffusion: percent of a query's
-    attention); scores beyond the last edge count in the last bin.
-    """
-    judge = Judge.of(trace, scores=scores)
-    data = judge.data
-    edges = np.asarray(edges, dtype=np.float64)
-    if edges.ndim != 1 or len(edges) < 2 or not (np.diff(edges) > 0).all():
-        raise InputError(f"edges must be rising numbers, at least two, got {edges.tolist()!r}")
-    out = np.zeros((data.sizes["sample"], data.sizes["layer"], len(edges) - 1), dtype=np.int64)
-    for sample, _, layers, _, judged in judged_steps(judge):
-        out[sample, layers] += np.stack([histogram(layer, edges) for layer in judged.score])
-    counts = labelled(
-        out,
-        "count",
-        {"sample": labels(data, "sample"), "layer": labels(data, "layer"), "bin": edges[:-1]},
-        units="(step, head, key) cells",
-        scores=judge.name,
-        bin=f"lower edge, {judge.unit}",
-    )
-    return counts.assign_coords(upper=("bin", edges[1:]))
-
-
 def judged_steps(judge: Judge) -> Iterator[tuple[int, int, slice, SampleState, Judged]]:
     """(sample, step, layers, state, judged) of a whole trace, block by block; a step comes once for each range of layers."""
     states: dict[int, SampleState] = {}
@@ -167,9 +111,3 @@ def judged_steps(judge: Judge) -> Iterator[tuple[int, int, slice, SampleState, J
             state = states.setdefault(sample, sample_state(judge.data, sample))
             layers = block.cut[2]
             yield sample, step, layers, state, judge.step(state, step, values[judge.name], layers)
-
-
-def histogram(values: Array, edges: Array) -> Array:
-    """Counts int [len(edges) − 1] of the finite values; those beyond the last edge count in the last bin."""
-    inside = np.clip(values[np.isfinite(values)], None, np.nextafter(np.float32(edges[-1]), np.float32(0)))
-    return np.asarray(np.histogram(inside, bins=edges)[0])

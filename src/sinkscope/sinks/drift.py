@@ -86,7 +86,12 @@ def drift_of(state: SampleState, path: Array) -> Drift:
 
 
 def drift_table(values: Array, prompts: Array) -> pd.DataFrame:
-    """The table of `drift` from the fields of `Drift`, float [N, 7], and the prompt of each sample."""
+    """Drift of the strongest sinks against position and against decoding order, with intervals over prompts.
+
+    values float [N, 7]: the fields of `Drift` of each sample; prompts [N]. Two rows ("position", "decoding order"): drift (share
+    of the length, or of the decoding order, over the whole generation), low, high, ties (share of tied selections), decoding
+    (direction of decoding itself: 1 = left to right). Limits: a slope cannot see a sink that goes out and comes back.
+    """
     selections = values[:, 5].sum()
     ties = float(values[:, 4].sum() / selections) if selections > 0 else float("nan")
     order = values[:, 6]

@@ -21,7 +21,7 @@ from sinkscope.sinks.kinds import moves_of
 EVENTS = ("left", "reached", "block")
 PERMUTATIONS = 200
 WINDOW = 4
-"""Event times are permuted within about so many steps to either side."""
+"""Event times are shifted by at most about so many steps to either side."""
 LEAST_LIFT = 1.25
 """Moves have to coincide with events so many times as often as with shifted ones: within the window their rate may change too."""
 
@@ -82,7 +82,13 @@ def align(
 
 
 def alignment_table(moves: Array, observed: Array, null: Array, applies: Array) -> pd.DataFrame:
-    """The table of `event_alignment` from moves [N], observed [N, 3], null [N, 3, P], applies bool [N, 3]."""
+    """How many moves of the strongest sinks fall together with decoding events, against shifted event times.
+
+    moves [N], observed [N, 3], null [N, 3, P], applies bool [N, 3]: of `align`, by sample. One row per event: moves, aligned,
+    share, expected (mean share under shifted times), lift (share / expected), p (one-sided: (1 + draws that are at least as
+    aligned / 1.25) / (1 + draws)), prompts. NaN where the run has no such event. Limits: with one decision in almost every step,
+    "some token decided" is always true, which is why only the sink's own token counts; p cannot go below 1/201.
+    """
     rows = []
     for i, event in enumerate(EVENTS):
         use = applies[:, i].astype(bool)

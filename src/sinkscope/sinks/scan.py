@@ -23,10 +23,12 @@ from sinkscope.sinks.dataset import (
     all_heads,
     as_slice,
     blocks,
+    causal_steps,
     head_count,
     head_labels,
     head_means,
     labels,
+    one_by_one,
     sample_state,
 )
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP
@@ -136,9 +138,25 @@ def scans(
     sweep: bool = False,
     budget: int = BLOCK_BYTES,
 ) -> Iterator[Scan]:
-    """One `Scan` per sample, in order, reading the scores once. percent: see `Judge`. sweep: also ε's sweep and the histogram."""
+    """One `Scan` per sample, in order, reading the scores once. percent: see `Judge`. sweep: also ε's sweep and the histogram.
+
+    Of a model with two modes (`causal_steps`) only denoising steps are scanned; of a trace without them its causal ones.
+    """
     judge = Judge.of(trace, epsilon, rule, scores, percent)
     data, name = judge.data, judge.name
+    causal = causal_steps(data)
+    if causal is not None and not causal.all():
+        options: dict[str, Any] = {
+            "scores": scores,
+            "percent": percent,
+            "keep_residences": keep_residences,
+            "sweep": sweep,
+        }
+        for sample, one in enumerate(one_by_one(data, ~causal)):
+            for scan in scans(one, epsilon, rule, budget=budget, **options):
+                scan.place = sample
+                yield scan
+        return
     names = [name] + (["value_norm"] if "value_norm" in data else [])
     working: dict[int, Scan] = {}
     passes: dict[int, _Pass] = {}

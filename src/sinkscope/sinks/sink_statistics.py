@@ -20,7 +20,7 @@ from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.attribution import COLUMNS, DISTANCES, ROWS_PER_SAMPLE, Observations, observe
 from sinkscope.sinks.categories import CATEGORIES, category_codes
 from sinkscope.sinks.composition import REGIONS, compose
-from sinkscope.sinks.dataset import Array, dataset_of, decoding_options, is_causal
+from sinkscope.sinks.dataset import Array, causal_steps, dataset_of, decoding_options, is_causal, one_by_one
 from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP
 from sinkscope.sinks.drift import Drift, centroid_variance, drift_of, layer_overlap_of
 from sinkscope.sinks.events import EVENTS, align
@@ -75,6 +75,13 @@ def sink_statistics(
     for name in parts:
         checks.one_of("part", name, (*PARTS, SETTINGS))
     data = dataset_of(trace)
+    causal = causal_steps(data)
+    if causal is not None and not causal.all():
+        options: dict[str, Any] = {
+            "scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": parts, "settings": settings
+        }  # fmt: skip
+        shards = [sink_statistics(one, epsilon, rule, **options) for one in one_by_one(data, ~causal)]
+        return merge(shards).assign(_stores(data, causal, epsilon, rule, scores) if "strength" in parts else {})
     block = decoding_options(data).get("block")
     samples, records, last = [], [], None
     for i, scan in enumerate(scans(trace, epsilon, rule, scores=scores, sweep="strength" in parts)):
@@ -264,6 +271,18 @@ def _strength(scan: Scan) -> Record:
         "sink_mass": ((), np.asarray(scan.sink_mass)),
         "start_mass": ((), np.asarray(scan.start_mass)),
     }
+
+
+def _stores(data: xr.Dataset, causal: Array, epsilon: float, rule: str, scores: str) -> Record:
+    """Sinks of the forwards that store a finished block causally, summed over them, by sample."""
+    names = "head_steps", "detections", "without", "absorbed"
+    sums = np.zeros((len(names), len(causal), data.sizes["layer"]))
+    for sample, one in enumerate(one_by_one(data, causal)):
+        if one.sizes["step"]:
+            (scan,) = scans(one, epsilon, rule, scores=scores)
+            record = _depth(scan)
+            sums[:, sample] = [record[name][1] for name in names]
+    return {f"store_{name}": (("sample", "layer"), values) for name, values in zip(names, sums, strict=True)}
 
 
 def _learned(share: xr.DataArray) -> Record:

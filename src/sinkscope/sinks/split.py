@@ -7,15 +7,11 @@ the same queries ("control a", "control b"): how often those split is the level 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pandas as pd
 import xarray as xr
 
-from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, dataset_of, frame, head_means, labels, real_keys
+from sinkscope.sinks.dataset import Array, real_keys
 from sinkscope.sinks.detection import sinks_of
 
 CLASSES = ("masked", "decided")
@@ -69,64 +65,6 @@ def split_counts(data: xr.Dataset, sample: int, epsilon: float = EPSILON, rule: 
     if not controlled:
         counts |= {name: np.full(data.sizes["layer"], np.nan) for name in names[2:]}
     return counts
-
-
-def split_sinks(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> xr.Dataset:
-    """Where masked and decided answer queries have different sinks (figure 6a).
-
-    Variables [sample, step, layer, head]: `split` bool; `both` bool (both classes have a sink: the base that split counts
-    against); `masked_key`, `decided_key` int (strongest key of each class, −1 without a sink). Source: arXiv 2510.15731,
-    figure 6a. Limits: a class of few queries (early and late steps) is noisy, and nearly any key can be its sink:
-    `split_by_layer` has the level of chance.
-    """
-    data = _with_classes(trace)
-    dims = ("sample", "step", "layer", "head")
-    coords: dict[str, Any] = {d: labels(data, d) for d in dims[:3]}
-    coords["head"] = np.arange(1) if head_means(data, "received_by") else labels(data, "head")
-    shape = [len(coords[d]) for d in dims]
-    split, both = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool)
-    keys = {kind: np.full(shape, -1, dtype=np.int32) for kind in CLASSES}
-    for sample, step in np.ndindex(*shape[:2]):
-        values = by_query(data, sample, step)
-        masked, decided = (values[kind] for kind in CLASSES)
-        split[sample, step], both[sample, step] = split_of(masked, decided, epsilon, rule)
-        for kind in CLASSES:
-            # The strongest key of a head without a sink means nothing.
-            present = sinks_of(values[kind], epsilon, rule).any(axis=-1)
-            keys[kind][sample, step] = np.where(present, _strongest(values[kind]), -1)
-    return xr.Dataset(
-        {"split": (dims, split), "both": (dims, both), **{f"{kind}_key": (dims, keys[kind]) for kind in CLASSES}},
-        coords=coords,
-        attrs={"epsilon": epsilon, "rule": rule, "units": "split, both: 1; keys: column of the trace"},
-    )
-
-
-def split_by_layer(trace: Any, epsilon: float = EPSILON, rule: str = "sum") -> pd.DataFrame:
-    """One row per layer: split_share and head_steps (that many have a sink for both classes), chance and chance_head_steps.
-
-    chance: the same share for two random classes of the same sizes; NaN for traces that did not record them.
-    """
-    data = _with_classes(trace)
-    each = [split_counts(data, sample, epsilon, rule) for sample in range(data.sizes["sample"])]
-    total = {name: np.sum([counts[name] for counts in each], axis=0) for name in each[0]}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return frame(
-            {
-                "layer": labels(data, "layer"),
-                "split_share": total["split"] / total["both"],
-                "head_steps": total["both"].astype(np.int64),
-                "chance": total["control_split"] / total["control_both"],
-                "chance_head_steps": total["control_both"],
-            },
-            units={"split_share": "share of heads and steps where both classes have a sink"},
-        )
-
-
-def _with_classes(trace: Any) -> xr.Dataset:
-    data = dataset_of(trace)
-    if "received_by" not in data:
-        raise InputError("split sinks need a capture by query kind; capture with ss.Capture(by_query=True)")
-    return data
 
 
 def _strongest(received: Array) -> Array:

@@ -1,8 +1,4 @@
-"""How strong sinks are: per head, per layer, per step, by depth.
-
-Array layer: `gu_alpha`, `row_entropy`. Labelled layer: `sink_heads_share`, `absorbed_share`, `attention_entropy`,
-`layer_head_map`, `step_position_map`.
-"""
+"""How strong sinks are: per head, per layer, per step; the sweep over ε, and histograms of scores."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from sinkscope.base import checks
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
@@ -23,15 +18,13 @@ from sinkscope.sinks.dataset import (
     SampleState,
     blocks,
     dataset_of,
-    head_count,
-    head_labels,
     head_means,
     is_causal,
     labelled,
     labels,
     sample_state,
 )
-from sinkscope.sinks.detection import judged_steps
+from sinkscope.sinks.detection import HISTOGRAM_EDGES, SWEEP
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import scans
 
@@ -99,68 +92,6 @@ def sink_heads_share(trace: Any, epsilon: float = GU_EPSILON, positions: int = 4
     )
 
 
-def absorbed_share(
-    trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: str = "auto", sinks: str = "detected"
-) -> xr.DataArray:
-    """The share of all attention that sinks absorb, [sample, step, layer, head], in [0, 1].
-
-    `Absorb(S) = Σ_{j∈S} Σ_i A_ij / Σ_j Σ_i A_ij`. sinks: "detected" (by the rule, none = 0), "strongest" (the one key with
-    the highest score, which is what the code of the source uses for diffusion models) or "first" (the first real token, its
-    choice for causal ones). Source: Attention Floating (arXiv 2601.07894), which works on head means; average over heads to
-    compare. Limits: for causal traces it is the attention of distant queries, a lower bound; unknown keys count as not absorbing.
-    """
-    checks.one_of("sinks", sinks, ("detected", "strongest", "first"))
-    judge = Judge.of(trace, epsilon, rule, scores)
-    data, name = judge.data, judge.name
-    sizes = [data.sizes[dim] for dim in ("sample", "step", "layer")]
-    out = np.zeros((*sizes, head_count(data, name)), dtype=np.float32)
-    for sample, step, layers, state, judged in judged_steps(judge):
-        filled = np.nan_to_num(judged.score, nan=0.0)
-        if sinks == "detected":
-            use = judged.sinks(epsilon)
-        elif sinks == "strongest":
-            use = np.arange(filled.shape[-1]) == filled.argmax(axis=-1)[..., None]
-        else:
-            use = np.broadcast_to(state.position == 0, filled.shape)
-        out[sample, step, layers] = (filled * judged.mass * use).sum(axis=-1)
-    coords = {dim: labels(data, dim) for dim in ("sample", "step", "layer")}
-    coords["head"] = head_labels(data, name)
-    return labelled(out, "absorbed", coords, units="share of attention", sinks=sinks, note=judge.note)
-
-
-def row_entropy(attention: Array) -> Array:
-    """Entropy of each query's row, −Σ_j A_ij ln A_ij in nats, float [..., query]. attention: float [..., query, key]."""
-    weights = np.nan_to_num(np.asarray(attention, dtype=np.float64), nan=0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(-np.sum(np.where(weights > 0, weights * np.log(weights), 0.0), axis=-1))
-
-
-def attention_entropy(trace: Any) -> xr.DataArray:
-    """Mean entropy of the rows of a head, [sample, step, layer, head], in nats; needs a capture at level "maps".
-
-    Sinks lower it, but so does any sharp head: read it beside the absorbed share. Padding queries are left out.
-    """
-    data = dataset_of(trace)
-    if "attention" not in data:
-        raise InputError(
-            "entropy needs whole attention maps, this trace has none; capture with ss.Capture(level='maps')"
-        )
-    dims = ("sample", "step", "layer", "head")
-    out = np.full([data.sizes[d] for d in dims], np.nan)
-    for sample in range(data.sizes["sample"]):
-        state = sample_state(data, sample)
-        for step in range(data.sizes["step"]):
-            variable = data["attention"].isel(sample=sample, step=step)
-            maps = np.asarray(variable.transpose("layer", "head", "query", "key").values)
-            if maps.shape[2] == maps.shape[3]:
-                maps = maps[:, :, state.real[step]]
-            rows = row_entropy(maps)
-            filled = np.nansum(maps, axis=-1) > 0
-            with np.errstate(invalid="ignore"):
-                out[sample, step] = np.where(filled, rows, 0.0).sum(-1) / filled.sum(-1)
-    return labelled(out, "entropy", {d: labels(data, d) for d in dims}, units="nats")
-
-
 def layer_head_map(trace: Any, *, scores: str = "auto", percent: bool = False) -> xr.DataArray:
     """Strength of each head's strongest key (figure 5), [sample, layer, head], uniform = 1; attrs["units"] says so.
 
@@ -205,6 +136,34 @@ def step_position_map(
     mean = np.stack([scan.mean_map for scan in scans(part, scores=name, percent=percent)])
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}
     return labelled(mean, "received", coords, units=judge.unit, scores=name, note=judge.note)
+
+
+def filtered_share(trace: Any, rule: str = "auto", *, scores: str = "auto") -> xr.DataArray:
+    """The share of tokens that are *not* sinks as ε sweeps (figure 10), [sample, epsilon], in [0, 1].
+
+    Counted over every (step, layer, head, key) that can be judged. The paper shows it for sequences of 64 tokens and chose
+    ε = 3 because at least 96 % are filtered there; the attribute `keys` says how long these sequences are.
+    """
+    found = list(scans(trace, EPSILON, rule, scores=scores, sweep=True))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.stack([1.0 - scan.filtered / np.float64(scan.cells) for scan in found])
+    coords = {"sample": [scan.sample for scan in found], "epsilon": list(SWEEP)}
+    longest = max(int(scan.state.real.sum(axis=1).max()) for scan in found)
+    return labelled(share, "filtered", coords, units="share of tokens", rule=found[0].judge.rule, keys=longest)
+
+
+def score_histogram(trace: Any, *, scores: str = "auto") -> xr.DataArray:
+    """How often each score occurs (figures 3 and 9), [sample, bin]: counts over steps, layers, heads and keys.
+
+    Bins are halves of a multiple of uniform attention (causal and block diffusion: of a percent of a query's attention); scores
+    beyond the last edge count in the last bin.
+    """
+    found = list(scans(trace, scores=scores, sweep=True))
+    judge = found[0].judge
+    coords = {"sample": [scan.sample for scan in found], "bin": HISTOGRAM_EDGES[:-1]}
+    counts = np.stack([scan.histogram for scan in found])
+    labels_of = {"units": "(step, layer, head, key) cells", "scores": judge.name, "bin": f"lower edge, {judge.unit}"}
+    return labelled(counts, "count", coords, **labels_of).assign_coords(upper=("bin", HISTOGRAM_EDGES[1:]))
 
 
 def _first_keys(state: SampleState, causal: bool, positions: int) -> tuple[Array, int]:

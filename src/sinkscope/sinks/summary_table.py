@@ -173,6 +173,17 @@ def _strength(rows: _Rows) -> None:
     rows.add("anatomy", Measure.HUBS, rows.ratio(detections - drains, detections), note)
 
 
+def _causal_forwards(rows: _Rows) -> None:
+    """Of a model with two modes: the forwards that only store a finished block, which no other row counts."""
+    scales: dict[Measure, tuple[str, Scale]] = {
+        Measure.SINKS: ("detections", "positive"), Measure.WITHOUT: ("without", "share"), Measure.ABSORBED: ("absorbed", "share")
+    }  # fmt: skip
+    if "store_head_steps" in rows.statistics:
+        for measure, (name, scale) in scales.items():
+            share = rows.ratio(f"store_{name}", "store_head_steps", scale)
+            rows.add("causal forwards", Measure.STORES, share, "in no other row", measure.title, measure.unit)
+
+
 def _depth(rows: _Rows) -> None:
     statistics = rows.statistics
     unit = f"{statistics.attrs.get('unit', MULTIPLES)}, first layer to last"
@@ -286,18 +297,18 @@ def attribution_of(statistics: SinkStatistics) -> Attribution:
 
 
 def drifts(statistics: SinkStatistics) -> pd.DataFrame:
-    """The table of `drift`."""
+    """The table of `drift_table`."""
     return drift_table(statistics["drift"].values, statistics["prompt"].values)
 
 
 def events(statistics: SinkStatistics) -> pd.DataFrame:
-    """The table of `event_alignment`."""
+    """The table of `alignment_table`."""
     names = ("moves", "events_observed", "events_null", "events_apply")
     return alignment_table(*(statistics[name].values for name in names))
 
 
 SECTIONS = {
-    "depth": (_data,), "strength": (_where, _strength, _depth), "dynamics": (_dynamics,), "composition": (_composition,),
-    "attribution": (_attribution,),
+    "depth": (_data,), "strength": (_where, _strength, _causal_forwards, _depth), "dynamics": (_dynamics,),
+    "composition": (_composition,), "attribution": (_attribution,),
 }  # fmt: skip
 """Part of sink statistics → what it gives, in the order of the table."""

@@ -27,11 +27,7 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
     def rows(data: xr.Dataset) -> pd.DataFrame:
         counts = score_histogram(data)
         return pd.DataFrame(
-            {
-                "lower": counts["bin"].values,
-                "upper": counts["upper"].values,
-                "count": counts.sum(["sample", "layer"]).values,
-            }
+            {"lower": counts["bin"].values, "upper": counts["upper"].values, "count": counts.sum("sample").values}
         )
 
     table = by_trace(traces, rows)
