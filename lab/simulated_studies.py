@@ -13,7 +13,7 @@ import numpy as np
 
 from sinkscope.sinks.attribution import LEADS
 from sinkscope.sinks.compare import BEYOND, LESS
-from sinkscope.statistics import Scale, mean_interval, ratio_interval
+from sinkscope.statistics import Estimate, Scale, mean_interval, ratio_interval
 from sinkscope.study.names import SINK
 from sinkscope.verdicts import Measure, Status
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
@@ -543,7 +543,7 @@ def rarer_claim() -> Simulation:
 def pairs_claim() -> Simulation:
     def at(size: float) -> Study:
         def study(n: int, rng: Rng) -> Measures:
-            found = {}
+            found: dict[str, Estimate] = {}
             for measure, sign in ((Measure.CONFIDENCE_OF, -1), (Measure.DELAY_OF, 1)):
                 drawn = mean_interval(rng.normal(sign * size, 1.0, n))
                 found |= {measure.named(of): drawn for of in (LESS, *BEYOND)}

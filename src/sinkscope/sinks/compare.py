@@ -107,7 +107,7 @@ def compare_traces(a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto",
         same[i] = (states[0].tokens[:steps] == states[1].tokens[:steps]).all(axis=1)
         used = np.zeros(2)
         paid, times = np.zeros(keys), np.zeros(keys)
-        for t in np.flatnonzero(~(stores[0] | stores[1])):
+        for t in np.flatnonzero(~(stores[0] | stores[1])).tolist():
             judged = [j.step(s, t, _scores(j, i, t)) for j, s in zip(judges, states, strict=True)]
             sinks = [one.sinks(epsilon) for one in judged]
             shares = [np.nan_to_num(one.score, nan=0.0) * one.mass for one in judged]

@@ -173,7 +173,8 @@ def _done(cell: Cell) -> dict[Masked, float]:
     mask = known.get(role(policy, causal), known.get(many, known["top:1"]))
     removed = {None: 1.0, "mass": mask.reached, "count": 0.1}[kind and kind.match]
     return {
-        Masked.REMOVED: removed, Masked.HITS: mask.hits, Masked.STRONGEST: mask.strongest, Masked.SINKS_REMOVED: mask.sinks_removed
+        Masked.REMOVED: removed, Masked.HITS: mask.hits, Masked.STRONGEST: mask.strongest,
+        Masked.SINKS_REMOVED: mask.sinks_removed,
     }  # fmt: skip
 
 
