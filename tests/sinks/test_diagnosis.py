@@ -11,7 +11,7 @@ from tests.sinks import synthetic
 from sinkscope.base.errors import InputError
 from sinkscope.sinks import detect, sink_statistics, sink_table, summary
 from sinkscope.verdicts import Reason
-from sinkscope.verdicts.diagnosis import diagnose, outcomes
+from sinkscope.verdicts.diagnosis import by_document, diagnose
 
 
 def scores(n: int, right: int) -> list[int]:
@@ -75,26 +75,29 @@ def test_anchor_reliance(window, first, answer):
 @dataclass
 class Record:
     document: str
-    seed: int
     passed: bool
 
 
 @dataclass
 class Evaluation:
+    """As `ss.evaluate` gives it."""
+
     records: list[Record]
+
+    def scores(self) -> dict[str, float]:
+        documents = {record.document for record in self.records}
+        return {name: np.mean([one.passed for one in self.records if one.document == name]) for name in documents}
 
 
 def test_outcomes_pair_documents_whatever_their_form():
-    mapping = {"b": 1, "a": 0}
-    evaluation = Evaluation([Record("b", 0, True), Record("a", 0, False), Record("a", 1, True)])
-    found = outcomes(mapping, evaluation, [{"id": "b", "correct": False}, {"id": "a", "correct": True}])
-    assert [f.tolist() for f in found] == [[0, 1], [0.5, 1], [1, 0]]
-    with pytest.raises(InputError, match="not of the same documents"):
-        outcomes(mapping, {"a": 1})
-    with pytest.raises(InputError, match="'passed' or 'correct'"):
-        outcomes([{"id": 1, "score": 2}])
-    with pytest.raises(InputError, match=r"\.records"):
-        outcomes("0101")
+    assert by_document({"b": 1, "a": 0}) == {"b": 1.0, "a": 0.0}
+    assert by_document(Evaluation([Record("b", True), Record("a", False), Record("a", True)])) == {"b": 1.0, "a": 0.5}
+    assert by_document(np.array([True, False])) == by_document([1, 0]) == {"0": 1.0, "1": 0.0}
+    with pytest.raises(InputError, match=r"different documents \(top:1 lacks 1, such as b\)"):
+        diagnose(unmasked={"b": 1, "a": 0}, top1={"a": 1})
+    for wrong in ("0101", 3, [], [{"id": 1, "score": 2}]):
+        with pytest.raises(InputError, match="a sequence of 0/1, or an evaluation"):
+            by_document(wrong)
 
 
 def test_no_is_not_a_point_estimate():
@@ -118,7 +121,7 @@ def test_a_mask_that_missed_the_sinks_shows_nothing():
         sinks_hit: float = 0.1
 
     base = [1] * 100
-    masked = Evaluation([Masked(f"{i:03d}", 0, True) for i in range(100)])
+    masked = Evaluation([Masked(f"{i:03d}", True) for i in range(100)])
     plain = {f"{i:03d}": 1 for i in range(100)}
     assert base
     found = diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"]
@@ -133,7 +136,7 @@ def test_a_loss_is_no_dependency_on_sinks_where_the_strongest_one_was_missed():
     class Masked(Record):
         strongest_hit: float = 0.36
 
-    masked = Evaluation([Masked(f"{i:03d}", 0, False) for i in range(100)])
+    masked = Evaluation([Masked(f"{i:03d}", False) for i in range(100)])
     plain = {f"{i:03d}": 1 for i in range(100)}
     found = diagnose(unmasked=plain, top1=masked, random1=plain)["needs its strongest keys"]
     assert found.reason == Reason.STRONGEST_MISSED

@@ -9,8 +9,6 @@ from tests.sinks import synthetic
 from sinkscope.base.errors import InputError
 from sinkscope.sinks import compare_traces, counterfactual, detect, insertion_alignment, mechanisms, summary
 from sinkscope.sinks.split import split_counts
-from sinkscope.verdicts import Reason
-from sinkscope.verdicts.trace_rules import follows
 
 FILLERS = 6
 
@@ -32,7 +30,8 @@ def test_fillers_tell_token_from_index(new_place, verdict):
     filled = synthetic.trace(at_index(new_place), lengths=tuple(n + FILLERS for n in lengths))
     alignment = [insertion_alignment(n + 32, 4, FILLERS) for n in lengths]
     table = counterfactual(original, filled, alignment)
-    assert follows(table).answer == verdict
+    leads = {name: lead.value for name, lead in table.attrs["leads"].items()}
+    assert leads == {name: {name: 1.0, "": 0.0}.get(verdict, -2.0) for name in ("token", "index")}
     share = table.set_index("follows")["share"]
     assert share["token"] == (verdict == "token")
     assert share["index"] == (verdict == "index")
@@ -44,7 +43,7 @@ def test_sinks_before_the_fillers_do_not_count():
     lengths = (20, 24)
     traces = [synthetic.trace("static", lengths=tuple(n + k for n in lengths)) for k in (0, FILLERS)]
     table = counterfactual(*traces, insertion_alignment(60, 4, FILLERS))
-    assert follows(table).reason == Reason.NOT_MEASURED
+    assert np.isnan(table.attrs["leads"]["token"].value)
     assert table["sinks"].sum() == 0
     with pytest.raises(InputError, match="same samples"):
         counterfactual(traces[0], traces[1].isel(sample=[0]), insertion_alignment(60, 4, FILLERS))
@@ -53,13 +52,13 @@ def test_sinks_before_the_fillers_do_not_count():
         insertion_alignment(10, 11, 2)
 
 
-@pytest.mark.slow
 def counted(data):
     """Head-steps over all samples: split, both, and those of random classes."""
     counts = [split_counts(data, sample) for sample in range(data.sizes["sample"])]
     return {name: float(np.sum([each[name] for each in counts])) for name in counts[0]}
 
 
+@pytest.mark.slow
 def test_split_sinks_need_two_keys():
     apart, together = (counted(synthetic.split_trace(same=same)) for same in (False, True))
     heads_and_steps = synthetic.split_trace()["received"].isel(key=0).size

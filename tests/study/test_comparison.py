@@ -76,14 +76,15 @@ def test_the_paper_table_with_controls() -> None:
     none, top = runs[0].scores(), runs[1].scores()
     order = sorted(none)
     expected = statistics.compare([top[i] for i in order], [none[i] for i in order])
-    assert _numbers(rows["top:10"], "difference") == (expected.difference, *expected.interval, expected.p)
+    assert _numbers(rows["top:10"], "difference") == (*expected.difference, expected.p)
     assert expected.p == statistics.mcnemar([top[i] for i in order], [none[i] for i in order])
     draws = np.array([[run.scores()[i] for i in order] for run in runs[3:6]])
     effect = statistics.effect_over_control([top[i] for i in order], draws)
-    assert _numbers(rows["top:10"], "effect_count") == (effect.effect, *effect.interval, effect.p)
+    assert _numbers(rows["top:10"], "effect_count") == (*effect.difference, effect.p)
     assert rows["top:10"]["effect_count_seeds"] == 3
+    assert rows["top:10"]["effect_count_spread"] == pytest.approx(draws.mean(axis=1).std(ddof=1))
     assert rows["top:10"]["control"] == "random(top:10)"
-    assert rows["top:10"]["over_control"] == pytest.approx(effect.effect)
+    assert rows["top:10"]["over_control"] == pytest.approx(effect.difference.value)
     assert rows["top:1"]["effect_count"] is None
     assert rows["top:1"]["effect_mass"] is not None
     assert rows["random(top:10)"]["draws"] == 3

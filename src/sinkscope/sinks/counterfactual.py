@@ -84,9 +84,9 @@ def counterfactual(
 
     Returns one row per outcome (token, index, both, neither): share of the original's sinks on shifted tokens, with a 95 %
     interval over prompts; `chance` is the share expected of any key. attrs["leads"]: for "token" and "index" the sinks that
-    follow it, less twice those that follow the other, as a share of all: `verdicts.trace_rules.follows` decides by it. Limits:
-    later steps also differ because other tokens get decided; compare few steps (`trace.dataset.isel(step=slice(0, 8))`) to stay
-    near the first input.
+    follow it, less twice those that follow the other, as a share of all: above 0 in the whole interval, and with a share above
+    chance, sinks follow it. Limits: later steps also differ because other tokens get decided; compare few steps
+    (`trace.dataset.isel(step=slice(0, 8))`) to stay near the first input.
     """
     a, b = dataset_of(original), dataset_of(filled)
     advices = {"sample": "pass the same samples", "layer": "use one model", "head": "use one model"}

@@ -111,7 +111,6 @@ class Measure(Enum):
     GAIN = "gain: {}", _NATS, "nats", "nats per key-step"
     SEMANTIC = "gain: category − 2 × position", _NATS, "nats", "nats per key-step, category − 2 × position"
     POSITIONAL = "gain: position − 2 × category", _NATS, "nats", "nats per key-step, position − 2 × category"
-    FOLLOWS = "follows its {}", "share of sinks on shifted tokens, less twice those that follow the other", "signed"
     # ---- pairs of traces
     FLOW = "attention to {}", "share of attention, b − a", "signed"
     SAME_INPUT = "same input", "share of steps"

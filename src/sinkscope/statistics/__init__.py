@@ -26,7 +26,6 @@ from sinkscope.statistics.paired import (
     LEAST_SEEDS,
     SKEW_RAISED,
     Comparison,
-    Effect,
     align,
     compare,
     difference,
@@ -41,7 +40,7 @@ from sinkscope.statistics.paired import (
 from sinkscope.statistics.several import SHRUNK, equal_means, equal_ratios, equal_shifts, holm
 
 __all__ = [
-    "CLEARANCE", "CONFIDENCE", "LEAST_SEEDS", "SHRUNK", "SKEW_RAISED", "Comparison", "Effect", "Estimate", "Interval", "Scale",
+    "CLEARANCE", "CONFIDENCE", "LEAST_SEEDS", "SHRUNK", "SKEW_RAISED", "Comparison", "Estimate", "Interval", "Scale",
     "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means",
     "equal_ratios", "equal_shifts",
     "holm", "kept_share", "mcnemar", "mean_difference", "mean_interval", "minimal_detectable_effect", "over_seeds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,6 @@ from sinkscope.base.errors import InputError
 from sinkscope.statistics.interval import (
     CONFIDENCE,
     Estimate,
-    Interval,
     Scores,
     checked_scores,
     mean_interval,
@@ -31,32 +30,11 @@ LEAST_SEEDS = 3
 """Fewer control seeds say too little about how much a control varies."""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two runs over the same documents. `difference` is `first − second`."""
+class Comparison(NamedTuple):
+    """Two runs over the same documents: the mean of first − second with its interval, and p of no difference."""
 
-    n: int
-    first: float  # mean score
-    second: float
-    difference: float
-    interval: Interval  # of the difference, see `paired_interval`
-    p: float  # McNemar's exact test where scores are 0 or 1, else a sign-flip test
-    only_first: int  # documents that only the first got right
-    only_second: int
-
-
-@dataclass(frozen=True)
-class Effect:
-    """The effect of a policy beyond its control: the mean over documents of `policy − mean of the control's seeds`."""
-
-    n: int
-    seeds: int
-    policy: float  # mean score
-    control: float
-    effect: float
-    interval: Interval  # of the effect, see `paired_interval`
-    p: float  # sign-flip test
-    control_spread: float  # standard deviation of the control's mean score over its seeds
+    difference: Estimate
+    p: float
 
 
 def paired_interval(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
@@ -207,44 +185,26 @@ def compare(
 ) -> Comparison:
     """Two runs over the same documents, in the same order (see `align`).
 
+    The test is McNemar's where scores are 0 or 1, else one by flipped signs.
+
     Args:
         shares: scores lie between 0 and 1; else the interval is that of `mean_difference`.
     """
     a, b = checked_pair(first, second)
-    found = paired_interval(a, b) if shares else mean_difference(a, b)
-    return Comparison(
-        n=len(a),
-        first=float(a.mean()),
-        second=float(b.mean()),
-        difference=found.value,
-        interval=Interval(found.low, found.high),
-        p=mcnemar(a, b) if shares and _binary(a) and _binary(b) else sign_flip(a - b, draws, seed),
-        only_first=int(np.sum(a > b)),
-        only_second=int(np.sum(b > a)),
-    )
+    p = mcnemar(a, b) if shares and _binary(a) and _binary(b) else sign_flip(a - b, draws, seed)
+    return Comparison(paired_interval(a, b) if shares else mean_difference(a, b), p)
 
 
 def effect_over_control(
     policy: ArrayLike, controls: ArrayLike, draws: int = 10_000, seed: int = 0, *, shares: bool = True
-) -> Effect:
-    """`policy`: scores [n]. `controls`: scores [seeds, n] of the same documents, at least 3 seeds. `shares`: as for `compare`.
+) -> Comparison:
+    """The effect of a policy beyond its control: the mean over documents of policy − mean of the control's seeds.
 
-    Documents vary, seeds do not: the interval is about these control draws; `control_spread` says how much the draws themselves
-    vary.
+    policy: scores [n]. controls: scores [seeds, n] of the same documents, at least 3 seeds. shares: as for `compare`. Documents
+    vary, seeds do not: the interval is about these control draws.
     """
     a, b = checked_pair(policy, over_seeds(controls))
-    estimate = paired_interval(a, b) if shares else mean_difference(a, b)
-    each = np.asarray(controls, dtype=np.float64)
-    return Effect(
-        n=len(a),
-        seeds=len(each),
-        policy=float(a.mean()),
-        control=float(b.mean()),
-        effect=estimate.value,
-        interval=Interval(estimate.low, estimate.high),
-        p=sign_flip(a - b, draws, seed),
-        control_spread=float(each.mean(axis=1).std(ddof=1)),
-    )
+    return Comparison(paired_interval(a, b) if shares else mean_difference(a, b), sign_flip(a - b, draws, seed))
 
 
 def over_seeds(scores: ArrayLike) -> Scores:

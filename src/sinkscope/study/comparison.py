@@ -153,14 +153,15 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     def difference(name: str, base: str) -> tuple[Any, ...]:
         """Paired, between the means over draws of two runs."""
         found = compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
-        return found.difference, *found.interval, found.p
+        return *found.difference, found.p
 
     def effect(name: str, control: str) -> tuple[Any, ...]:
         """Paired, over the mean of a control's seeds; their number and spread."""
         if not tested or len(draws.get(control, ())) < LEAST_SEEDS:
             return (None,) * 6
-        found = effect_over_control(draws[name].mean(0)[ranked], draws[control][:, ranked], shares=shares)
-        return found.effect, *found.interval, found.p, found.seeds, found.control_spread
+        drawn = draws[control][:, ranked]
+        found = effect_over_control(draws[name].mean(0)[ranked], drawn, shares=shares)
+        return *found.difference, found.p, len(drawn), float(drawn.mean(axis=1).std(ddof=1))
 
     rows: dict[str, dict[str, Any]] = {}
     for name in sorted(by_name, key=in_order):

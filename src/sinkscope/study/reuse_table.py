@@ -150,4 +150,4 @@ def _beside(stem: str, known: Rule, control: Rule | None) -> dict[str, Any]:
 
 def _difference(stem: str, first: pd.Series, second: pd.Series) -> dict[str, Any]:
     found = compare(first, second[first.index])
-    return bounded(stem, found.difference, *found.interval, found.p)
+    return bounded(stem, *found.difference, found.p)

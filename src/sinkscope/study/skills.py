@@ -265,7 +265,7 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
             row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
             if at_level.index.isin(plain.index).all():
                 paired = compare(at_level.to_numpy(), plain[at_level.index].to_numpy())
-                row |= bounded("difference", paired.difference, *paired.interval)
+                row |= bounded("difference", *paired.difference)
             rows.append(row)
     return rows
 

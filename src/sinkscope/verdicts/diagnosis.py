@@ -5,7 +5,7 @@ Where an input is missing, or the model cannot do the task in the first place, n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ import pandas as pd
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.base.text import html_table
-from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.measures import MASK
 from sinkscope.sinks.sink_statistics import (
     OTHER_SETTINGS,
@@ -27,6 +26,7 @@ from sinkscope.sinks.sink_statistics import (
     is_statistics,
 )
 from sinkscope.sinks.summary_table import summary, table_of
+from sinkscope.statistics import align
 from sinkscope.verdicts import wording
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import Claim, nearby, read
@@ -102,7 +102,7 @@ def diagnose(
     traces: a trace, sink statistics, or a list of them, recorded without a policy. Accuracies are the outcomes of the same
     documents under: no policy (unmasked), `MaskTop(1)` at head scope (top1), its random control (random1), `Window(w)`
     (window) and `Window(w, first=4)` (window_first). Each is {document: correct}, a sequence of 0/1 in one common order, or
-    an evaluation with `.records`. guess: the accuracy of guessing; only what lies above it counts.
+    an evaluation (`ss.evaluate`). guess: the accuracy of guessing; only what lies above it counts.
 
     A verdict on traces that is another one at an ε from 2 to 6 is undecided; statistics are asked at the settings they have.
 
@@ -137,8 +137,11 @@ def diagnose(
     given = {"none": unmasked, "top:1": top1, "random(top:1)": random1, WINDOW: window, WINDOW_FIRST: window_first}
     known = {name: result for name, result in given.items() if result is not None}
     if known:
-        documents = outcomes(*known.values())
-        runs = {name: _run(result, each) for (name, result), each in zip(known.items(), documents, strict=True)}
+        graded = {name: by_document(result) for name, result in known.items()}
+        first = next(iter(graded))
+        for name in graded:
+            align(graded[first], graded[name], (first, name))  # refuses other documents
+        runs = {name: _run(result, graded[name]) for name, result in known.items()}
         measured.append(Measures(title, runs=runs, guess=guess))
     return Diagnosis(tuple(diagnosis(measured)), title, setting)
 
@@ -165,53 +168,28 @@ def diagnosis(measured: Iterable[Measures]) -> list[Verdict]:
     return [told for question, told in asked if not (question.optional and told.reason == Reason.NOT_MEASURED)]
 
 
-def _run(result: Any, scores: Array) -> PolicyRun:
+def _run(result: Any, scores: dict[str, float]) -> PolicyRun:
     """The scores, and what the records say about the mask."""
     told = {}
     for name in MASK:
         values = [getattr(record, name, None) for record in getattr(result, "records", ())]
         known = [float(value) for value in values if value is not None]
         told[name] = float(np.mean(known)) if known else None
-    run = PolicyRun.of({str(i): float(score) for i, score in enumerate(scores)}, told)
+    run = PolicyRun.of(scores, told)
     return replace(run, told=any(value is not None for value in told.values()))
 
 
-def outcomes(*results: Any) -> list[Array]:
-    """Paired scores, float [N] each, from mappings {document: correct}, sequences, or evaluations with `.records`.
-
-    Records name their document and whether it was right (`passed` or `correct`); several seeds of a document are averaged, so
-    that documents stay the unit.
-    """
-    mapped = [_by_document(result) for result in results]
-    first = mapped[0]
-    for other in mapped[1:]:
-        if other.keys() != first.keys():
-            raise InputError(
-                f"the accuracies are not of the same documents: {len(first)} and {len(other)}, "
-                f"{len(first.keys() & other)} in common; evaluate the same documents under each policy"
-            )
-    order = sorted(first, key=str)
-    return [np.array([scores[document] for document in order]) for scores in mapped]
-
-
-def _by_document(result: Any) -> dict[Any, float]:
-    """Document → its score, several seeds averaged."""
-    records = getattr(result, "records", result)
-    if isinstance(records, Mapping):
-        return {key: float(value) for key, value in records.items()}
-    listed = isinstance(records, (Sequence, np.ndarray, pd.DataFrame)) and not isinstance(records, (str, bytes))
-    if not listed or not len(records):
+def by_document(result: Any) -> dict[str, float]:
+    """Document → its score; several seeds averaged. result: an evaluation, {document: correct}, or a sequence of 0/1."""
+    if callable(getattr(result, "scores", None)):
+        return dict(result.scores())
+    scores = result if isinstance(result, Mapping) else dict(enumerate(result) if np.ndim(result) == 1 else ())
+    try:
+        known = {str(document): float(score) for document, score in scores.items()}
+    except (TypeError, ValueError):
+        known = {}
+    if not known:
         raise InputError(
-            f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, "
-            "or an evaluation with .records"
+            f"got {type(result).__name__} as accuracies, expected {{document: correct}}, a sequence of 0/1, or an evaluation"
         )
-    if not isinstance(records, pd.DataFrame):
-        rows = [one if isinstance(one, Mapping) else getattr(one, "__dict__", {"correct": one}) for one in records]
-        records = pd.DataFrame(rows)
-    score = next((name for name in ("passed", "correct") if name in records), None)
-    if score is None or records[score].isna().any():
-        raise InputError(f"a record of {', '.join(map(str, records))} has no field 'passed' or 'correct'")
-    document = next((name for name in ("document", "id", "doc_id") if name in records), None)
-    by = records.index if document is None else records[document]
-    means: dict[Any, float] = records[score].astype(float).groupby(by).mean().to_dict()
-    return means
+    return known

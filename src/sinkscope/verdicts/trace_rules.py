@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sinkscope.sinks.attribution import LEADS
 from sinkscope.sinks.compare import BEYOND as BEYOND_DAMAGE
@@ -14,9 +13,6 @@ from sinkscope.sinks.kinds import KINDS, MOVERS
 from sinkscope.statistics import difference
 from sinkscope.verdicts.measures import Measure, Measures
 from sinkscope.verdicts.verdict import UNKNOWN, Reason, Side, Status, Verdict, certain, decide, point, weighed
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PRESENT_SHARE = 0.01
 """Sinks are present when at least this share of heads and steps has one."""
@@ -212,17 +208,6 @@ def semantic_or_positional(measures: Measures) -> Verdict:
     mixed = sum(max(0.0, part) for part in parts) < LEAST_UNIQUE * total.value
     answer = "mixed" if mixed else answered(leads, "mixed").answer
     return verdict.settled(SUPPORTED, answer) if answer else verdict.undecided(Reason.NO_MAJORITY)
-
-
-def follows(table: pd.DataFrame) -> Verdict:
-    """What a sink follows when fillers are put in (`sinks.counterfactual`): its token, its index, or both ("mixed").
-
-    One of them holds two thirds of the sinks that follow one, in the whole interval over prompts, and more than chance.
-    """
-    share, chance = table.set_index("follows")["share"], float(table["chance"].iloc[0])
-    leads = {name: weighed(Measure.FOLLOWS, lead, 0.0, of=name) for name, lead in table.attrs["leads"].items()}
-    rare = [name for name, lead in leads.items() if lead.status == SUPPORTED and share[name] <= chance]
-    return answered(leads | {name: leads[name].undecided(Reason.INTERVAL) for name in rare}, "mixed")
 
 
 def _if_sinks(measures: Measures, verdict: Verdict) -> Verdict:
