@@ -86,21 +86,22 @@ def trace(n: int, rng: Rng, paths: Paths | None = None, lasting: float = 0.0, sp
     )  # fmt: skip
 
 
-POOL = 400
-"""Prompts that are traced for each truth; a study draws its prompts from them."""
+POOLS, POOL = 4, 400
+"""So many pools of prompts are traced for each truth; a study draws its prompts from one of them, without replacement. Studies
+of one pool are alike the more, the larger they are."""
 
 
 def traced(**options: Any) -> Study:
     """Traces through the whole analysis but for composition and attribution."""
 
     @cache
-    def pool() -> xr.Dataset:
-        data = trace(POOL, np.random.default_rng(0), **options)
+    def pool(number: int) -> xr.Dataset:
+        data = trace(POOL, np.random.default_rng(number), **options)
         parts = ("depth", "strength", "dynamics", SETTINGS)
         return sink_statistics(data, parts=parts, settings=nearby(OTHER_SETTINGS))
 
     def study(n: int, rng: Rng) -> Measures:
-        statistics = pool().isel(sample=np.sort(rng.choice(POOL, n, replace=False)))
+        statistics = pool(int(rng.integers(POOLS))).isel(sample=np.sort(rng.choice(POOL, n, replace=False)))
         about = {"model": "m", "cell": "c", "policy": "none", "traces": "planted", "task": "word_problems"}
         made = {"sinks": table_of(statistics), "thresholds": settings_table(statistics)}
         (measures,) = collect({name: table.assign(**about) for name, table in made.items()}, {"m": Studied("llada")})

@@ -33,7 +33,7 @@ def test_a_model_is_inspected_on_a_task(sinkscope: Any, tmp_path: Path) -> None:
     assert done.code == 0, done.error
     assert "2 prompts: every verdict will be undecided, because they need 20 or more" in done.error
     found = json.loads(done.out)
-    sections = {"lens", "patch", "movement", "union", "foresight", "channels", "dormant"}
+    sections = {"lens", "patch", "movement", "union", "foresight", "channels"}
     assert {row["section"] for row in found["table"]} >= sections
     assert found["holdings"][0]["question"] == "What kind of sinks are they?"
     assert {row["status"] for row in found["holdings"]} == {"undecided"}  # two prompts decide nothing

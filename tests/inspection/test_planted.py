@@ -11,7 +11,6 @@ import torch
 from tests.inspection import planted
 
 import sinkscope as ss
-from sinkscope.inspection.dormant import dormant, output_norms
 from sinkscope.inspection.lens import lens
 from sinkscope.inspection.maps import DESTINATIONS, destinations, over_depth, over_time, union
 from sinkscope.inspection.observation import MASK, PROMPT, Observation, matched, observe
@@ -200,18 +199,6 @@ def test_the_carriers_key_lies_at_an_angle_and_the_drains_is_long(carrier: Case,
     assert (empty["gap by angle"][1] / empty["gap"][1] < 0.1).all()
     assert (empty["key length at sinks"][1] > 5 * empty["key length elsewhere"][1]).all()
     assert (full["gap"][1] > 0).all()
-
-
-def test_the_drains_head_sleeps(carrier: Case, drain: Case) -> None:
-    full, empty = both(carrier, drain)
-    assert (output_norms(full)[1, :, 0] > 0.1).all()
-    assert (output_norms(empty)[1, :, 0] < 0.1).all()
-    found = dormant(empty)
-    assert (found["heads"] == 0.25).all()
-    assert (found["sink heads"] == 1).all()
-    assert (found["cost"] < 1e-3).all()
-    assert (found["cost of others"] >= 0).all()
-    assert (dormant(full)["heads"] == 0).all()
 
 
 def test_the_drain_has_a_channel_of_its_own(carrier: Case, drain: Case) -> None:

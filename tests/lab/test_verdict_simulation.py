@@ -73,6 +73,7 @@ def test_whole_chains_err_rarely(case, monkeypatch):
     """From planted attention, vectors, answers and texts on, at n = 16, 64 and 200: of 20 studies of each truth at most 5 % give
     a wrong verdict, over all truths and n, and none of them certainly more than 5 %."""
     monkeypatch.setattr(simulated_traces, "POOL", 240)
+    monkeypatch.setattr(simulated_traces, "POOLS", 1)
     found = {
         (null.name, n): simulation.examine(case.claim, null, n, 20)
         for null in case.simulation.nulls

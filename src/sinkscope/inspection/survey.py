@@ -17,7 +17,6 @@ from torch import Tensor
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
-from sinkscope.inspection.dormant import dormant
 from sinkscope.inspection.lens import Lens, read
 from sinkscope.inspection.maps import DESTINATIONS, TOP, destinations, over_depth, over_time, union
 from sinkscope.inspection.observation import (
@@ -167,10 +166,6 @@ def _step(
         measured[Name("scores", name, to)] = score[f"{name} {where}"]
     for name in ("query length", "gap", "gap by angle"):
         measured[Name("scores", name, "all")] = score[name]
-    sleeping = dormant(seen)
-    measured |= {Name("dormant", name, "all"): sleeping[name] for name in ("heads", "sink heads")}
-    for to, name in zip(PLACES, ("cost", "cost of others"), strict=True):
-        measured[Name("dormant", "cost of zeroing", to)] = sleeping[name]
     large = channels(seen)
     when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
     for to, where in WHERE.items():
