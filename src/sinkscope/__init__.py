@@ -7,7 +7,7 @@ generate.
 
 import lazy_loader
 
-from sinkscope.trace.renderers import RENDERERS
+from sinkscope.trace import RENDERERS
 
 RENDERERS.update(
     html="sinkscope.report.html:write_viewer",

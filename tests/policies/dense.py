@@ -544,9 +544,7 @@ class Dense:
 
 def rules(policy: Any) -> list[Any]:
     """The single rules of a combination."""
-    if hasattr(policy, "second"):
-        return [*rules(policy.first), *rules(policy.second)]
-    return [] if policy is None else [policy]
+    return [] if policy is None else list(policy.parts())
 
 
 def imitated(rule: Any) -> Any:

@@ -188,7 +188,7 @@ def test_identities_stay_as_they_were(text: str, identity: str) -> None:
 
 def test_and_is_associative() -> None:
     a, b, c = ss.MaskTop(1), ss.MaskFirst(2), ss.Window(3)
-    assert a & (b & c) == (a & b) & c == Both(a, Both(b, c))
+    assert a & (b & c) == (a & b) & c == Both((a, b, c))
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_pinned_memory_is_kept_only_where_its_shape_comes_again(monkeypatch: pyt
     outbox = Outbox(lambda *_: None)
     for keys in range(4, 8):
         field, array = torch.zeros(2, 9), torch.zeros(2, keys)
-        outbox._give_back([Parcel([0, 1], 0, {"tokens": field}, {"received": array}), None])
+        outbox._give_back([Parcel([0, 1], 0, {"tokens": field}, {"received": array})])
     assert {shape: len(spare) for (shape, _), spare in outbox._spare.items()} == {torch.Size([2, 9]): 4}
     outbox._give_back([Parcel([0], 0, {}, {"received": torch.zeros(2, 30)}, repeated=True)])
     assert (torch.Size([2, 30]), torch.float32) in outbox._spare

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention import fused
-from sinkscope.attention.kernels import column_kernels
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.received import column_mass, dense_map, received
 from sinkscope.attention.visibility import Padded, Scores, Visibility, query_weights, relative
@@ -165,10 +164,10 @@ class ForwardContext:
             name, visibility.queries, visibility.keys, visibility.causal, visibility.window, visibility.block
         )  # fmt: skip
         known = self._expected.get(pattern)
-        if known is None or known.real is not visibility.real or known.dense is not visibility.dense:
+        if known is None or not known.of(visibility):
             weights = query_weights(visibility, self._weights(name, query), query)
             uniform = visibility.uniform(weights)
-            known = Expected(weights, uniform, visibility.real, visibility.dense, visibility)
+            known = Expected(weights, uniform, visibility)
             self._expected[pattern] = known
         return known
 
@@ -191,14 +190,15 @@ class Expected:
 
     Attributes:
         weights: Float32 [B, C, Q], 0 in padding. uniform: Float64 [B|1, C, K]: what uniform attention would bring every key.
-        real, dense: of the pattern, by which another one is told apart.
     """
 
     weights: Tensor
     uniform: Tensor
-    real: Tensor | None
-    dense: Tensor | None
     visibility: Visibility
+
+    def of(self, other: Visibility) -> bool:
+        """Whether another pattern of the same shape is this one."""
+        return self.visibility.real is other.real and self.visibility.dense is other.dense
 
     @cached_property
     def norm(self) -> Tensor:
@@ -300,24 +300,9 @@ class AttentionCall:
         return received(*self.softmax(raw), expected.weights, uniform)
 
     def newest(self) -> Tensor:
-        """The attention of the only query of a step with a cache, Float32 [B, H, K], 0 where there is no key.
-
-        What `mass` gives for the newest query, in fewer operations: on a CPU such a step is bound by their number.
-        """
-        visibility = self.visibility
+        """The attention of the last query, Float32 [B, H, K], 0 where there is no key."""
         summed = self.sums.get((NEWEST, self.removed is None))
-        if summed is not None:
-            return summed[:, :, 0]
-        if self.removed is not None or not visibility.alike or column_kernels(self.query) is not None:
-            return self.mass(NEWEST)[:, :, -1]
-        exact = torch.promote_types(self.query.dtype, torch.float32)
-        B, H, _, D = self.query.shape
-        G, K = self.key.shape[1:3]
-        keys = self.key.to(exact).reshape(B * G, K, D).transpose(1, 2)
-        query = self.query.to(exact).reshape(B * G, -1, D)
-        share = torch.baddbmm(-self.lse.to(exact).reshape(B * G, -1, 1), query, keys, alpha=self.scale).exp_()
-        share = share.view(B, H, K).to(torch.float32)
-        return share if visibility.real is None else share.masked_fill_(~visibility.real[:, None], 0.0)
+        return self.mass(NEWEST)[:, :, -1] if summed is None else summed[:, :, 0]
 
     def softmax(self, raw: bool) -> tuple[Scores, Tensor]:
         """The scores and the log-sum-exp of the attention that acted, or raw, as if no policy did."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sinkscope.attention.key_mask import listed
 from sinkscope.attention.visibility import Scores
 
 KEYS = 512
@@ -214,7 +215,11 @@ class _Row:
         raw = None if acted is None or self.masked is None else torch.zeros_like(acted)
         unused = self.query.new_empty(1, 1, 1)  # beta=0 leaves it out, but the product must be given it
         keys, forbidden = self.key.transpose(1, 2), self._forbidden()
-        masked_keys = None if self.masked is None else _MaskedKeys.of(self.masked, self.real)
+        # Indices of the masked keys; and 0 for others, with which they are filled up where heads have unequally many.
+        order = used = self.query.new_empty(0)
+        if self.masked is not None:
+            masked = self.masked if self.real is None else self.masked & self.real  # no query saw padding
+            order, used = (part[:, None] for part in listed(masked, int(masked.sum(-1).max())))
         rows = _tile_rows(H, Q, K)
         for start in range(0, Q, rows):
             stop = min(start + rows, Q)
@@ -223,7 +228,9 @@ class _Row:
             queries = self.query[:, start:stop].reshape(G, -1, D)
             torch.baddbmm(unused, queries, keys, beta=0, alpha=self.scale, out=grouped)
             # Taken before the tile is overwritten: with them the softmax over all keys follows from that over the others.
-            of_masked = None if masked_keys is None else masked_keys.scores(share)
+            of_masked = None
+            if self.masked is not None:
+                of_masked = share.gather(-1, order.expand(H, stop - start, -1)).masked_fill(used == 0, float("-inf"))
             if forbidden is not None:
                 share.add_(forbidden)
             if self.later is not None:
@@ -237,14 +244,15 @@ class _Row:
             each = None if self.weights is None else self.weights[None, :, start:stop].expand(H, -1, -1)
             if acted is not None and each is not None:
                 acted.baddbmm_(each, share)
-            if masked_keys is None or of_masked is None or totals is None or raw_totals is None:
+            if of_masked is None or totals is None or raw_totals is None:
                 continue
             total = totals[:, start:stop]
             whole = torch.logaddexp(total, of_masked.logsumexp(-1))
             raw_totals[:, start:stop] = whole
             if raw is not None and each is not None:
                 raw.baddbmm_(each * (total - whole).exp()[:, None], share)
-                masked_keys.add(raw, each @ (of_masked - whole[..., None]).exp())
+                more = each @ (of_masked - whole[..., None]).exp()
+                raw.scatter_add_(-1, order.expand_as(more), more)
         return totals, raw_totals, acted, raw
 
     def _forbidden(self) -> Tensor | None:
@@ -253,32 +261,3 @@ class _Row:
         if self.masked is not None:
             forbidden = self.masked if forbidden is None else forbidden | self.masked
         return None if forbidden is None else torch.where(forbidden, float("-inf"), 0.0)[:, None]
-
-
-@dataclass(frozen=True)
-class _MaskedKeys:
-    """The masked keys of one row of the batch.
-
-    Attributes:
-        order: Long [H|1, 1, n]: their indices, filled up with others where heads have unequally many.
-        used: Bool [H|1, 1, n]: False for those others.
-    """
-
-    order: Tensor
-    used: Tensor
-
-    @staticmethod
-    def of(masked: Tensor, real: Tensor | None) -> _MaskedKeys:
-        """From Bool [H|1, K]; padding is left out, because no query saw it."""
-        masked = masked if real is None else masked & real
-        listed = masked.to(torch.uint8).topk(int(masked.sum(-1).max()), -1)
-        return _MaskedKeys(listed.indices[:, None], listed.values[:, None].bool())
-
-    def scores(self, tile: Tensor) -> Tensor:
-        """Their scores, Float [H, rows, K] → [H, rows, n], −inf for the others."""
-        gathered = tile.gather(-1, self.order.expand(*tile.shape[:2], -1))
-        return gathered.masked_fill_(~self.used, float("-inf"))
-
-    def add(self, sums: Tensor, more: Tensor) -> None:
-        """Adds their sums [H, C, n] to the columns of all keys [H, C, K]."""
-        sums.scatter_add_(-1, self.order.expand_as(more), more)

@@ -6,7 +6,7 @@ to. Within one gap a new query only adds: nothing is ever taken out of a sum, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,18 +16,6 @@ from sinkscope.attention.context import ALL, AttentionCall
 from sinkscope.attention.received import column_mass
 from sinkscope.attention.visibility import Scores, Visibility, query_weights
 from sinkscope.base.sink_rule import EPSILON, Distant, around, distant, gap_of
-
-
-@dataclass(frozen=True)
-class LayerShare:
-    """What the queries of one attention call gave.
-
-    Attributes:
-        share: Float32 [B, H, K], the attention of the only query; or [gap, B, H, K], that of all queries at least so far behind.
-    """
-
-    share: Tensor
-    visibility: Visibility
 
 
 class DistantSums:
@@ -44,33 +32,36 @@ class DistantSums:
         self._windows: tuple[int | None, ...] = ()
         self._length, self._position = (torch.zeros(0, 0, dtype=torch.long) for _ in range(2))
 
-    def share(self, call: AttentionCall, newest: Tensor) -> LayerShare:
+    def share(self, call: AttentionCall, newest: Tensor) -> Tensor:
         """What one call adds; `add` goes on with all layers together.
 
         Args:
             newest: Float32 [B, H, K]: the attention of its last query, 0 where there is no key; B rows of the batch count.
+
+        Returns:
+            `newest` of an only query; else Float32 [gap, B, H, K], that of all queries at least so far behind.
         """
-        visibility, rows = call.visibility, len(newest)
+        visibility = call.visibility
         if visibility.queries == 1:
-            return LayerShare(newest, visibility)
+            return newest
         if self._sums is None:
             real = visibility.real
             self._first = visibility.keys if real is None else int(real.sum(1).min())
         shares = masses(*call.softmax(self.raw), call.expected(ALL).weights, self._gaps(visibility.window))
-        return LayerShare(shares[:, :rows], visibility)
+        return shares[:, : len(newest)]
 
-    def add(self, layers: list[LayerShare]) -> None:
+    def add(self, shares: list[Tensor], patterns: list[Visibility]) -> None:
         """Add the queries of a forward, all layers in one go: a step with a cache is made of the number of its operations."""
-        visibility = layers[0].visibility
-        keys, device = visibility.keys, layers[0].share.device
-        length, position = positions(visibility, device)
-        windows = tuple(layer.visibility.window for layer in layers)
+        keys, device = patterns[0].keys, shares[0].device
+        length, position = positions(patterns[0], device)
+        windows = tuple(pattern.window for pattern in patterns)
         gaps = {window: self._gaps(window) for window in dict.fromkeys(windows)}
         most = max(map(len, gaps.values()))
-        if layers[0].share.dim() == 4:
+        if shares[0].dim() == 4:
             # [gap, B, H, K] of each layer; narrow windows have fewer gaps.
-            each = [pad(layer.share, (0, 0) * 3 + (0, most - len(layer.share))) for layer in layers]
-            share = torch.stack(each, 2)  # [gap, B, layer, H, K]
+            share = torch.stack(
+                [pad(each, (0, 0) * 3 + (0, most - len(each))) for each in shares], 2
+            )  # [gap, B, layer, H, K]
         else:
             behind = torch.where(position >= 0, length - 1 - position, -1)  # [B|1, K]
             far = {
@@ -78,7 +69,7 @@ class DistantSums:
                 for window, some in gaps.items()
             }
             seen = [far[window] for window in windows] if len(far) > 1 else list(far.values())
-            share = torch.stack([layer.share for layer in layers], 1) * torch.stack(seen, 2)[:, :, :, None]
+            share = torch.stack(shares, 1) * torch.stack(seen, 2)[:, :, :, None]
         if self._sums is None:
             shape = (*share.shape[:-1], max(self.width, keys))
             self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
@@ -139,7 +130,7 @@ class DistantSums:
 def whole(calls: list[AttentionCall]) -> DistantSums:
     """The sums of one forward over a whole text, from the calls of its layers."""
     sums = DistantSums(calls[0].visibility.keys)
-    sums.add([sums.share(call, call.query) for call in calls])
+    sums.add([sums.share(call, call.query) for call in calls], [call.visibility for call in calls])
     return sums
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention import cpu
 from sinkscope.attention.kernels import column_kernels, kernel
-from sinkscope.attention.key_mask import TILE, KeyMask
+from sinkscope.attention.key_mask import TILE, KeyMask, listed
 from sinkscope.attention.received import TILE_BYTES
 from sinkscope.attention.visibility import Scores
 
@@ -145,15 +145,10 @@ def _reach(scores: Scores, start: int, stop: int) -> Tensor | slice:
 
 def _key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
     """Float32 [B|1, H|1, 1, K]: 0 for keys that may be used, −inf for the others; None when all may."""
-    if real is None:
-        if masked is None:
-            return None
-        out = masked[:, :, None, :]
-    else:
-        out = ~real[:, None, None, :]
-        if masked is not None:
-            out = out | masked[:, :, None, :]
-    return torch.where(out, float("-inf"), 0.0)
+    out = masked
+    if real is not None:
+        out = ~real[:, None] if masked is None else ~real[:, None] | masked
+    return None if out is None else torch.where(out, float("-inf"), 0.0)[:, :, None]
 
 
 def raw_lse(scores: Scores, lse: Tensor) -> Tensor:
@@ -183,8 +178,8 @@ def raw_lse(scores: Scores, lse: Tensor) -> Tensor:
         if visibility.real is not None:
             masked = masked & visibility.real[:, None]
         count = int(masked.sum(-1).max()) if key_mask.most is None else min(key_mask.most, visibility.keys)
-        order = masked.to(torch.float16).topk(count, -1).indices
-        used = masked.gather(-1, order)
+        order, values = listed(masked, count)
+        used = values > 0
         keys = scores.per_head(scores.key).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:
         order, used, count = None, None, visibility.keys

@@ -90,19 +90,20 @@ def sinkscope_attention(
         classes = {name: context.expected(name, visibility, query).weights for name in context.reads(layer)}
     weights = torch.cat(list(classes.values()), 1) if classes else None
     attended = attend_and_sum(scores, value, weights, s_aux is not None)
-    out, lse, lse_raw, kept_share = attended.output, attended.lse, attended.lse_raw, None
-    over_keys = lse
-    if key_mask is not None and lse is not None and key_mask.silence:
-        if lse_raw is None:
-            lse_raw = fused.raw_lse(scores, lse)
-        lse_raw = with_sink(lse_raw, s_aux)
-        kept_share = (with_sink(lse, sink) - lse_raw).exp()
-        lse = lse_raw
-    elif lse is not None:
-        lse = with_sink(lse, sink)
-    if lse is not None and over_keys is not None and lse is not over_keys:
-        # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
-        out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
+    out, over_keys, lse_raw, kept_share = attended.output, attended.lse, None, None
+    lse = None if over_keys is None else with_sink(over_keys, sink)
+
+    def over_all(lse: Tensor) -> Tensor:
+        """The log-sum-exp as if no policy acted, from that over the keys that are not masked."""
+        return with_sink(fused.raw_lse(scores, lse) if attended.lse_raw is None else attended.lse_raw, s_aux)
+
+    if lse is not None and over_keys is not None:
+        if key_mask is not None and key_mask.silence:
+            lse_raw = over_all(over_keys)
+            kept_share, lse = (lse - lse_raw).exp(), lse_raw
+        if lse is not over_keys:
+            # Σ over the kept keys of exp(s − lse)·v is the output over them times their share of all attention.
+            out = (out * (over_keys - lse).exp()[..., None]).to(out.dtype)
     if context.editor is not None:
         out = context.editor.output(layer, out)
     if observed:
@@ -110,9 +111,7 @@ def sinkscope_attention(
         with context.measuring((query, key, value, out, lse, over_keys, visibility, key_mask)):
             changed = key_mask is not None or sink is not s_aux
             if changed and lse is not None and over_keys is not None and kept_share is None:
-                if lse_raw is None:
-                    lse_raw = fused.raw_lse(scores, over_keys)
-                lse_raw = with_sink(lse_raw, s_aux)
+                lse_raw = over_all(over_keys)
                 kept_share = (lse - lse_raw).exp()
             call = AttentionCall(
                 layer, query, key, value, out, lse, scale, visibility, context, key_mask, lse_raw, kept_share, sums, sink

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sinkscope.attention.visibility import per_head
 from sinkscope.base.fast import fast
 
 _log = logging.getLogger(__name__)
@@ -53,12 +54,11 @@ def _cuda(
         if cudnn_works(query.device, query.dtype, query.shape[-1]):
             return _cudnn(query, key, value, bias, causal, scale)
         if bias is None:
-            keys, values = _repeated(query, key, value)
             out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
-                query, keys, values, 0.0, causal, False, scale=scale
+                query, per_head(key, query), per_head(value, query), 0.0, causal, False, scale=scale
             )
             return out, lse
-    key, value = _repeated(query, key, value)
+    key, value = per_head(key, query), per_head(value, query)
     B, H, Q, K = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
     if bias is not None:
         # The kernel wants rows aligned to 16 bytes; a padded buffer seen through a slice gives it that.
@@ -124,21 +124,12 @@ def _try_cudnn(device: torch.device, dtype: torch.dtype, width: int) -> bool:
     return True
 
 
-def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values with as many heads as the queries."""
-    groups = query.shape[1] // key.shape[1]
-    if groups == 1:
-        return key, value
-    return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-
-
 def plain(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """The same in plain operations, a tile of queries at a time: for devices and shapes without a fused kernel."""
-    groups = query.shape[1] // key.shape[1]
-    keys = key.repeat_interleave(groups, 1).to(torch.promote_types(key.dtype, torch.float32))
-    values = value.repeat_interleave(groups, 1)
+    keys = per_head(key, query).to(torch.promote_types(key.dtype, torch.float32))
+    values = per_head(value, query)
     outs, lses = [], []
     for start in range(0, query.shape[2], PLAIN_ROWS):
         rows = query[:, :, start : start + PLAIN_ROWS].to(keys.dtype)

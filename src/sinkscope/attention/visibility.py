@@ -276,7 +276,6 @@ class Scores:
 
     @property
     def device(self) -> torch.device:
-        """Of the call."""
         return self.query.device
 
     @property
@@ -286,8 +285,7 @@ class Scores:
 
     def per_head(self, keys_or_values: Tensor) -> Tensor:
         """Keys or values [B, G, K, D] with as many heads as the queries."""
-        groups = self.query.shape[1] // keys_or_values.shape[1]
-        return keys_or_values if groups == 1 else keys_or_values.repeat_interleave(groups, 1)
+        return per_head(keys_or_values, self.query)
 
     def masked(self) -> Tensor | None:
         """Bool [B|1, H|1, K]: the keys that are masked for all queries alike; None: none."""
@@ -308,6 +306,12 @@ class Scores:
         if self.key_mask is None:
             return visible
         return visible & ~self.key_mask.in_force(self.visibility, start, stop, self.device)
+
+
+def per_head(keys_or_values: Tensor, query: Tensor) -> Tensor:
+    """Keys or values [B, G, K, D] with as many heads as the queries [B, H, Q, D]."""
+    groups = query.shape[1] // keys_or_values.shape[1]
+    return keys_or_values if groups == 1 else keys_or_values.repeat_interleave(groups, 1)
 
 
 def relative(mass: Tensor, uniform: Tensor) -> Tensor:

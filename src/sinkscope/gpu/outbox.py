@@ -30,12 +30,12 @@ class _Sent:
     """
 
     step: int
-    parcels: list[Parcel | None]
-    sources: list[Parcel | None]
+    parcels: list[Parcel]
+    sources: list[Parcel]
     done: torch.cuda.Event
 
 
-Delivery = Callable[[int, "list[Parcel | None]"], None]
+Delivery = Callable[[int, "list[Parcel]"], None]
 
 
 class Outbox:
@@ -48,12 +48,11 @@ class Outbox:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def send(self, step: int, parcels: list[Parcel | None]) -> None:
+    def send(self, step: int, parcels: list[Parcel]) -> None:
         """Takes one step of all groups; its arrays may be overwritten by what runs on the GPU afterwards, its fields may not."""
         if self._error is not None:
             self.close()
-        fields = (field for parcel in parcels if parcel is not None for field in parcel.step.values())
-        device = next(field.device for field in fields if field.is_cuda)
+        device = next(field.device for parcel in parcels for field in parcel.step.values() if field.is_cuda)
         with on(device):
             sent = self._sent(step, parcels, device)
         if self._thread is None:
@@ -61,22 +60,22 @@ class Outbox:
             self._thread.start()
         self._queue.put(sent)
 
-    def _sent(self, step: int, parcels: list[Parcel | None], device: torch.device) -> _Sent:
+    def _sent(self, step: int, parcels: list[Parcel], device: torch.device) -> _Sent:
         """The parcels on their way to pinned memory, on a stream of their own, beside the next step.
 
         What a repeated graph recorded is set aside first, because it writes the next step to the same place.
         """
         aside = [
-            parcel
-            if parcel is None or not parcel.repeated
-            else replace(parcel, arrays={name: value.clone() for name, value in parcel.arrays.items()})
+            replace(parcel, arrays={name: value.clone() for name, value in parcel.arrays.items()})
+            if parcel.repeated
+            else parcel
             for parcel in parcels
         ]
         # Of another pool than the streams that captures run on: what a capture sees must not come from a second thread.
         stream = stream_for("recordings", device, priority=-1)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            copies = [None if parcel is None else parcel.completed().on_host(self._to_host) for parcel in aside]
+            copies = [parcel.completed().on_host(self._to_host) for parcel in aside]
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(stream)
         return _Sent(step, copies, aside, done)
@@ -93,11 +92,9 @@ class Outbox:
         host.copy_(value, non_blocking=True)
         return host
 
-    def _give_back(self, parcels: list[Parcel | None]) -> None:
+    def _give_back(self, parcels: list[Parcel]) -> None:
         """Keep the pinned memory of delivered parcels for later ones; not that of arrays that grow with every step."""
         for parcel in parcels:
-            if parcel is None:
-                continue
             for tensor in (*parcel.step.values(), *(parcel.arrays.values() if parcel.repeated else ())):
                 if tensor.is_pinned():
                     self._spare.setdefault((tensor.shape, tensor.dtype), []).append(tensor)

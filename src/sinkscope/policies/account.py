@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sinkscope.attention.distant import LayerShare
 from sinkscope.attention.visibility import Visibility
 from sinkscope.sinks.measures import MASK
 
@@ -58,7 +57,7 @@ class LayerState:
     Attributes:
         kept: Float [B, H, Q]: of each query's attention the share on keys that it kept; None: all.
         weights: Float [B, 1, Q], 0 in padding. window: whether a window acted.
-        added: of a causal model, the attention from distant queries.
+        added: of a causal model, what it adds to the attention from distant queries (see `DistantSums.share`).
     """
 
     index: int
@@ -68,7 +67,7 @@ class LayerState:
     weights: Tensor
     window: bool
     visibility: Visibility
-    added: LayerShare | None
+    added: Tensor | None
 
 
 def account_of(
@@ -81,44 +80,38 @@ def account_of(
         learned: learned sinks were taken away.
     """
     nothing = torch.zeros(raw.shape[1:3], device=raw.device)
-    caught = nothing.long().expand(raw.shape[:3])
-    share = strongest = removed = nothing.expand(raw.shape[:3])
-    acted = torch.zeros(raw.shape[1], dtype=torch.bool, device=raw.device)
+    share = nothing.expand(raw.shape[:3])
     kept = [layer.kept for layer in layers if layer.kept is not None]
     if len(kept) == len(layers):
-        share = _hidden_share(torch.stack(kept), layers[0].weights)
+        share = _removed_share(torch.stack(kept), layers[0].weights)
     elif kept:
         share = torch.stack(
-            [nothing if layer.kept is None else _hidden_share(layer.kept, layer.weights) for layer in layers]
+            [nothing if layer.kept is None else _removed_share(layer.kept, layer.weights) for layer in layers]
         )
-    if any(layer.keys is not None for layer in layers):
-        none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
-        keys = torch.stack([(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers])
-        hit = sinks & keys
-        caught = hit.sum(-1)
-        strongest = hit.gather(-1, strength.argmax(-1, keepdim=True))[..., 0].float()
-        removed = torch.where(hit, raw, 0.0).sum(-1, dtype=torch.float64)
-        acted = keys.any(-1).any(2).any(0)
+    none = torch.zeros(1, 1, 1, dtype=torch.bool, device=raw.device)
+    keys = torch.stack([(none if layer.keys is None else layer.keys).expand_as(raw[0]) for layer in layers])
+    hit, acted = sinks & keys, keys.any(-1).any(2).any(0)
+    caught = hit.sum(-1)
+    strongest = hit.gather(-1, strength.argmax(-1, keepdim=True))[..., 0].float()
+    removed = torch.where(hit, raw, 0.0).sum(-1, dtype=torch.float64)
     if learned or any(layer.window for layer in layers):
         acted = torch.ones_like(acted)
         # A window masks other keys for every query: of how many sinks there is no saying, so they are not counted.
         unknown = [layer.window and layer.keys is None for layer in layers]
         sinks = sinks & ~torch.tensor(unknown, device=raw.device)[:, None, None, None]
     some = sinks.any(-1)
-    keys_of = {layer.index: layer.keys for layer in layers if layer.keys is not None}
     strongest, removed = torch.where(some, strongest, float("nan")), torch.where(some, removed, 0.0)
-    absorbed, indices = (
-        torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64),
-        tuple(layer.index for layer in layers),
-    )
+    absorbed = torch.where(sinks, raw, 0.0).sum(-1, dtype=torch.float64)
+    keys_of = {layer.index: layer.keys for layer in layers if layer.keys is not None}
+    indices = tuple(layer.index for layer in layers)
     return StepAccount(share, caught, sinks.sum(-1), strongest, removed, absorbed, keys_of, raw, acted, indices)
 
 
-def _hidden_share(kept: Tensor, weights: Tensor) -> Tensor:
+def _removed_share(kept: Tensor, weights: Tensor) -> Tensor:
     """The mean over real queries of what is not kept: Float [..., B, H, Q] → [..., B, H]."""
     # In double precision, so that the order of additions, and with it the batch, does not show in the digits that are kept.
-    hidden = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
-    return (hidden / weights.sum(-1).clamp(min=1.0)).float()
+    removed = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
+    return (removed / weights.sum(-1).clamp(min=1.0)).float()
 
 
 class Totals:

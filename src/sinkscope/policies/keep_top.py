@@ -42,7 +42,6 @@ class KeepTop(ScoredRule):
         return round(1 - self.fraction, 6) if self.regions is None else None
 
     def choose(self, scores: Tensor, candidates: Tensor) -> Tensor:
-        """The candidates below the kept ones."""
         counts = candidates.sum(-1, keepdim=True)
         # ceil on exact numbers: 0.1 · 30 is 3.0000000000000004 in floating point, and ceil of that would be 4.
         exact = Fraction(repr(self.fraction))

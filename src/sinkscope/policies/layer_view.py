@@ -16,6 +16,7 @@ from sinkscope.attention.distant import block_sinks, forward_sinks, in_blocks
 from sinkscope.attention.key_mask import listed
 from sinkscope.attention.received import received
 from sinkscope.attention.visibility import Scores, Visibility
+from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import Rule, ScoredRule
 
@@ -74,11 +75,6 @@ class LayerView:
     scale: float
 
     @property
-    def slot(self) -> tuple[int, int]:
-        """Where the runtime keeps what belongs to this rule in this layer."""
-        return self.number, self.layer
-
-    @property
     def device(self) -> torch.device:
         """Where the tensors are."""
         return self.query.device
@@ -107,10 +103,14 @@ class LayerView:
         names, runtime = _extras(getattr(function, "__func__", function)), self.runtime
         more: dict[str, Any] = {}
         if "tokens" in names:
-            tokens = runtime.present_tokens(self.whole.keys)
+            if runtime.now.tokens is None:
+                raise InputError(
+                    f"{runtime.policy} looks at tokens, which are not known in this forward; use ss.generate"
+                )
+            tokens = runtime.now.tokens[:, : self.whole.keys]
             more["tokens"] = tokens if scores is None else tokens.repeat(len(scores) // len(tokens), 1)[:, None]
         if "vocabulary" in names:
-            more["vocabulary"] = runtime.known_vocabulary()
+            more["vocabulary"] = runtime.vocabulary
         if "sinks" in names and rule is not None and scores is not None:
             more["sinks"] = partial(self._sinks, rule, scores)
         return more
@@ -192,3 +192,11 @@ class LayerView:
             allowed = allowed & (~answer if rule.regions == "prompt" else answer)
         real = self.visibility.real
         return allowed if real is None else allowed & real[:, None]
+
+    def recall(self) -> Any:
+        """What the rule remembered about this layer; None: nothing yet."""
+        return self.runtime.memory.get((self.number, self.layer))
+
+    def remember(self, value: Any) -> None:
+        """Keep something for the rule's next forward in this layer."""
+        self.runtime.memory[self.number, self.layer] = value

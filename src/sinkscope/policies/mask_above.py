@@ -35,5 +35,5 @@ class MaskAbove(ScoredRule):
 
     def choose(self, scores: Tensor, candidates: Tensor, sinks: Callable[[float], Tensor] | None = None) -> Tensor:
         """The candidates that are sinks; without `sinks` they are told by the scores alone."""
-        found = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
-        return found & candidates
+        strong = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
+        return strong & candidates

@@ -14,7 +14,7 @@ from sinkscope.attention.key_mask import first_real
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.policies.numbers import priorities
-from sinkscope.policies.policy import POLICIES, Policy, Rule, ScoredRule, ranks
+from sinkscope.policies.policy import POLICIES, Rule, ScoredRule
 
 if TYPE_CHECKING:
     from sinkscope.policies.layer_view import LayerView
@@ -80,7 +80,7 @@ class MaskRandom(Rule):
     def original(self) -> Rule:
         return self.like
 
-    def with_seed(self, seed: int) -> Policy:
+    def with_seed(self, seed: int) -> Rule:
         return replace(self, seed=seed)
 
     def key_share(self, keys: int) -> float | None:
@@ -122,7 +122,7 @@ class MaskRandom(Rule):
         allowed = view.candidates(self.like, scores)
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen, allowed = (part.expand(runtime.rows, width, -1) for part in (chosen, allowed))
-        last: Draw | None = runtime.memory.get(view.slot)
+        last: Draw | None = view.recall()
         before = last
         if before is None:
             nothing = torch.zeros_like(chosen)
@@ -147,7 +147,7 @@ class MaskRandom(Rule):
         if runtime.taking is not None:  # a row that waits for others draws when its turn has come
             turn = runtime.taking[:, None, None]
             latest = Draw(*(torch.where(turn, now, old) for now, old in zip(latest, before, strict=True)))
-        runtime.memory[view.slot] = Draw(*map(settled, last or (None,) * 3, latest))
+        view.remember(Draw(*map(settled, last or (None,) * 3, latest)))
         return drawn.expand(-1, view.query.shape[1] if width > 1 else 1, -1)
 
     def draw(self, chosen: Tensor, allowed: Tensor, scores: Tensor | None, priority: Tensor) -> Tensor:
@@ -174,4 +174,7 @@ class MaskRandom(Rule):
             left = torch.arange(reached.shape[-1], device=mass.device) > free.sum(-1, keepdim=True)
             # Of all lengths of the random order, the one whose attention comes nearest; the shortest of equals.
             take = (reached - target).abs().masked_fill(left, float("inf")).argmin(-1, keepdim=True)
-        return (ranks(order) < take) & free
+        index = torch.arange(order.shape[-1], device=order.device)
+        # Where each key stands in the order, without a second sort.
+        rank = torch.empty_like(order).scatter_(-1, order, index.expand_as(order))
+        return (rank < take) & free

@@ -58,5 +58,5 @@ class MaskTop(ScoredRule):
         chosen = top(scores, candidates, self.k)
         if self.epsilon is None:
             return chosen
-        found = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
-        return chosen & (found if self.among == "sinks" else ~found)
+        strong = torch_sinks_of(scores, self.epsilon) if sinks is None else sinks(self.epsilon)
+        return chosen & (strong if self.among == "sinks" else ~strong)

@@ -41,7 +41,12 @@ class Policy:
     def __and__(self, other: Policy) -> Policy:
         from sinkscope.policies.both import Both
 
-        return Both(self, other)
+        if not isinstance(other, Policy):
+            raise InputError(f"& combines policies, got {type(other).__name__}")
+        return Both((*self.parts(), *other.parts()))
+
+    def __str__(self) -> str:
+        return self.identity()
 
     def parts(self) -> Iterator[Rule]:
         """The single rules it is combined from."""
@@ -54,7 +59,7 @@ class Policy:
     @property
     def original(self) -> Policy:
         """The same without chance: random rules replaced by what they imitate."""
-        return self
+        raise NotImplementedError
 
     @property
     def control(self) -> MaskRandom | None:
@@ -64,7 +69,7 @@ class Policy:
 
     def with_seed(self, seed: int) -> Policy:
         """The same policy with another draw of its random rules; itself where it has none."""
-        return self
+        raise NotImplementedError
 
     def key_share(self, keys: int) -> float | None:
         """The share of `keys` keys that it masks for every head; None where that is not fixed beforehand."""
@@ -114,7 +119,9 @@ class Rule(Policy):
 
     @property
     def original(self) -> Rule:
-        """Itself; of a random control what it imitates."""
+        return self
+
+    def with_seed(self, seed: int) -> Rule:
         return self
 
     @property
@@ -157,9 +164,6 @@ class Rule(Policy):
         """Float [B, h, K]: what it decides from; None: it looks at nothing, or there is nothing yet."""
         return None
 
-    def __str__(self) -> str:
-        return text_form(self)
-
 
 @dataclass(frozen=True)
 class FixedRule(Rule):
@@ -185,7 +189,7 @@ class FixedRule(Rule):
         if columns is None:
             return None
         # A captured step goes on reading it, though it may be made once and dropped elsewhere.
-        view.runtime.held[view.slot] = columns
+        view.runtime.held[view.number, view.layer] = columns
         return columns & view.maskable(self)
 
 
@@ -291,22 +295,15 @@ def text_form(rule: Rule) -> str:
 def top(scores: Tensor, candidates: Tensor, count: int | Tensor) -> Tensor:
     """Bool [..., K]: the `count` candidates with the highest scores; equal scores go to the lower index."""
     open_scores = scores.masked_fill(~candidates, float("-inf"))
-    if isinstance(count, int):
-        # Cheaper than sorting everything: all above the last score that gets in, and of those equal to it the first ones.
+    if isinstance(count, int):  # cheaper than sorting everything
         count = min(count, scores.shape[-1])
-        last = (
-            open_scores.topk(count, -1).values[..., -1:] if count else torch.full_like(open_scores[..., :1], torch.inf)
-        )
-        above, equal = open_scores > last, open_scores == last
-        left = count - above.sum(-1, keepdim=True)
-        return (above | (equal & (equal.cumsum(-1) <= left))) & candidates
-    return (ranks(open_scores.sort(dim=-1, descending=True, stable=True).indices) < count) & candidates
-
-
-def ranks(order: Tensor) -> Tensor:
-    """Long [..., K]: where each key stands in an order of all keys, Long [..., K]."""
-    index = torch.arange(order.shape[-1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, index)
+        last = open_scores.topk(max(count, 1), -1).values[..., -1:]
+    else:
+        last = open_scores.sort(dim=-1, descending=True).values.gather(-1, (count - 1).clamp(min=0))
+    # All above the last score that gets in, and of those equal to it the first ones.
+    above, equal = open_scores > last, open_scores == last
+    left = count - above.sum(-1, keepdim=True)
+    return (above | (equal & (equal.cumsum(-1) <= left))) & candidates
 
 
 def check_policy(

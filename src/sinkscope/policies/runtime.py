@@ -16,8 +16,7 @@ from torch import Tensor
 from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.distant import settled
 from sinkscope.attention.key_mask import Band, KeyMask
-from sinkscope.attention.visibility import Visibility, query_weights
-from sinkscope.base.errors import InputError
+from sinkscope.attention.visibility import Visibility
 from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView
 from sinkscope.policies.mask_tokens import KnownTokens
@@ -66,7 +65,7 @@ class PolicyRuntime:
         self.held: dict[tuple[int, int], Tensor] = {}
         self.chosen: dict[int, AllLayers] = {}
         self.alive: Tensor | None = None
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         originals = [rule.original for rule in self.rules]
         named = {getattr(rule, "by", None) for rule in originals}
         self._by = [kind for kind in ("received", "sum", "distant") if kind in named]
@@ -105,20 +104,6 @@ class PolicyRuntime:
             return (self._taken - 1).clamp(min=0)[:, None].to(device)
         clock = torch.tensor(max(0, self.step)) if self._clock is None else self._clock
         return clock.to(device).expand(self.rows, 1)
-
-    def present_tokens(self, keys: int) -> Tensor:
-        """Long [B, K]: the token ids so far."""
-        if self.now.tokens is None:
-            raise InputError(f"{self.policy} looks at tokens, which are not known in this forward; use ss.generate")
-        return self.now.tokens[:, :keys]
-
-    def known_vocabulary(self) -> KnownTokens:
-        """What is known of the model's tokens."""
-        if self._vocabulary is None:
-            raise InputError(
-                f"{self.policy} needs to know what tokens are, which is known in ss.generate and ss.evaluate"
-            )
-        return self._vocabulary
 
     def telling(self, visibility: Visibility) -> int | None:
         """How many of the last queries tell the sinks where attention stands in blocks; None: it does not."""
@@ -224,10 +209,7 @@ class PolicyRuntime:
 
     def _weights(self, call: AttentionCall, rows: int) -> Tensor:
         """Float [B, 1, Q]: how much each query counts for the share of attention that was masked."""
-        if self.causal:
-            weights = query_weights(call.visibility, None, call.query)[:rows]
-        else:
-            weights = call.expected(self.queries).weights[:rows]
+        weights = call.expected(ALL if self.causal else self.queries).weights[:rows]
         mask, spared = call.key_mask, self.now.spared
         if mask is not None and mask.queries is not None:
             # Of the queries that keys are masked for: how many others a forward holds says nothing about the policy.

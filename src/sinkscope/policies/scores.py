@@ -116,7 +116,8 @@ class SinkTeller:
         """
         strength = raw
         if self.sums is not None:
-            self.sums.add([layer.added for layer in layers if layer.added is not None])
+            added = [layer.added for layer in layers if layer.added is not None]
+            self.sums.add(added, [layer.visibility for layer in layers])
             self._judged = self.sums
             mass, expected = self.sums.far()
             sinks = ((mass > expected.limit()) & expected.known).transpose(0, 1)

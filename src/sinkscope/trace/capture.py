@@ -199,8 +199,7 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     if frame.causal or frame.cached:
         recorded["prefill_received"] = Variable(once, f"{share}, over all prompt queries")
     if frame.edits:
-        edits = "how often a token was changed after it was written"
-        recorded["edited"] = Variable(columns, edits, "int16", 0)
+        recorded["edited"] = Variable(columns, "how often a token was changed after it was written", "int16", 0)
     # `received` is replaced: in a block loop only the active block's queries count.
     if frame.block is not None:
         recorded |= {
@@ -216,25 +215,22 @@ def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     if frame.gated:
         recorded["gate"] = Variable(scored, "mean of the gate that attention's output goes through")
     if frame.fresh:
-        fresh = "key and value were computed in this step, in all layers"
-        recorded["fresh"] = Variable(by_key, fresh, "bool", 0)
+        recorded["fresh"] = Variable(by_key, "key and value were computed in this step, in all layers", "bool", 0)
     if frame.guided:
         recorded["received_uncond"] = Variable(received, f"{share}, unconditional branch")
     if frame.policy:
-        strongest = "1 where the policy masked the strongest sink, 0 where it did not"
         recorded |= {
             "received_raw": Variable(received, f"{share}, as if the policy had masked nothing"),
             "hidden_share": Variable(scored, "share of attention that the policy masked"),
             "sinks_hit": Variable(scored, "share of the sinks that the policy masked"),
-            "strongest_hit": Variable(scored, strongest),
+            "strongest_hit": Variable(scored, "1 where the policy masked the strongest sink, 0 where it did not"),
             "sink_removed": Variable(scored, "share of the attention on sinks that the policy masked"),
         }
         if capture.level != "layers":
             bits = "masked keys, one bit each, first key in the highest bit"
             recorded["masked_keys"] = Variable((*scored, "byte"), bits, "uint8", 0)
     if capture.level == "layers":
-        heads = "heads that call the key a sink at epsilon 3"
-        recorded["sink_heads"] = Variable((*layer, "key"), heads, "int16", 0)
+        recorded["sink_heads"] = Variable((*layer, "key"), "heads that call the key a sink at epsilon 3", "int16", 0)
     if capture.level == "maps":
         recorded["attention"] = Variable((*head, "query", "key"), "probability")
     if capture.by_query:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import NEWEST_AND_ALL, AttentionCall, Expected
-from sinkscope.attention.distant import DistantSums, LayerShare
+from sinkscope.attention.distant import DistantSums
+from sinkscope.decoding.step import Request
 
 SEEN_BY = 16
 """Received attention over all queries so far is NaN for a key seen by fewer queries: the newest keys have too few."""
@@ -28,7 +29,7 @@ class _CausalLayer:
     every: Tensor
     expected: Expected
     queries: int
-    added: LayerShare
+    added: Tensor
 
 
 class CausalScores:
@@ -45,13 +46,13 @@ class CausalScores:
         self.distant = DistantSums(width)
         self._layers: list[_CausalLayer] = []
         self._sums: tuple[Tensor, ...] = ()
-        self._prompt_sums: tuple[Tensor, Tensor] | None = None
+        self._prompt_sums: tuple[Tensor, ...] = ()  # mass and uniform of the first forward, which is the prefill
 
     def begin(self) -> None:
         """Start a forward."""
         self._layers = []
 
-    def take(self, call: AttentionCall) -> None:
+    def take(self, call: AttentionCall, _: str) -> None:
         """Keep the last row and the sum over all queries of one layer; `settle` goes on with all layers together."""
         queries = call.query.shape[2]
         if queries == 1:
@@ -61,7 +62,7 @@ class CausalScores:
         added = self.distant.share(call, last)
         self._layers.append(_CausalLayer(last, every, call.expected(NEWEST_AND_ALL), queries, added))
 
-    def settle(self, wanted: bool) -> dict[str, Tensor]:
+    def settle(self, _: Request, wanted: bool) -> dict[str, Tensor]:
         """Add the queries of a forward to those so far; what they received, Float32 [B, layer, H, …, K], where it is wanted.
 
         All layers in one go: a step with a cache has one query, and its time is that of many small operations.
@@ -74,8 +75,8 @@ class CausalScores:
             every = torch.stack([layer.every for layer in layers], 1)
         uniform, seen = self._expected(layers)
         mass, expected, seen = self._so_far(every, uniform[:, :, 1], seen)
-        self.distant.add([layer.added for layer in layers])
-        if self._prompt_sums is None and self.by_query:  # the first forward is the prefill
+        self.distant.add([layer.added for layer in layers], [layer.expected.visibility for layer in layers])
+        if not self._prompt_sums and self.by_query:
             self._prompt_sums = (mass.clone(), expected.clone())
         if not wanted:
             return {}
@@ -92,7 +93,7 @@ class CausalScores:
             arrays["prefill_received"] = over(every, uniform[:, :, 1])
         return arrays
 
-    def sink_heads(self) -> Tensor:
+    def sink_heads(self, *_: object) -> Tensor:
         """Int16 [B, layer, K]: how many heads call each key a sink."""
         return self.distant.sinks().sum(2).to(torch.int16)
 
@@ -134,22 +135,14 @@ class CausalScores:
         Args:
             mass, uniform: over all queries so far, [B, layer, H, K] and [B|1, layer|1, K].
         """
-        if self._prompt_sums is None:
-            raise RuntimeError("no forward was recorded")
         grown = mass.shape[-1] - self._prompt_sums[0].shape[-1]
         prompt, expected = (torch.nn.functional.pad(part, (0, grown)) for part in self._prompt_sums)
-        nothing = torch.zeros_like(uniform)
-        none = (nothing[:, :, None], nothing)
-        kinds = (none, (mass - prompt, uniform - expected), (prompt, expected), none, none)
+        written, could = mass - prompt, uniform - expected
         # A difference of equal sums may be a rounding error away from 0; one query gives a key at least 1/K.
         least = 0.5 / mass.shape[-1]
-        by = [
-            torch.where(bound[:, :, None] > least, sums / bound.clamp(min=least)[:, :, None], float("nan")).expand_as(
-                mass
-            )
-            for sums, bound in kinds
-        ]
-        return torch.stack(by, 3).float()
+        kinds = over(written, could, could > least), over(prompt, expected, expected > least)
+        none = torch.full_like(kinds[0], float("nan"))
+        return torch.stack([none, *kinds, none, none], 3)
 
 
 def over(mass: Tensor, uniform: Tensor, known: Tensor | None = None) -> Tensor:

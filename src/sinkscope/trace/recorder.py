@@ -27,12 +27,6 @@ from sinkscope.trace.step_recorder import StepRecorder
 if TYPE_CHECKING:
     from sinkscope.gpu.outbox import Outbox
 
-WITHOUT_KEYS = (
-    "median_activation", "hidden_share", "sinks_hit", "strongest_hit", "sink_removed", "masked_keys",
-    "learned_sink", "gate",
-)  # fmt: skip
-"""Variables of a step that have no key axis, or hold all keys of the frame already."""
-
 NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_cosine")
 """Variables that the network computes for padding too; there they mean nothing and are NaN."""
 
@@ -84,76 +78,38 @@ class Recorder:
     def record(self, step: int, results: list[Step | None]) -> None:
         """Take one step: what each group's loop yielded, None for groups that have ended. An idle step has nothing to record."""
         recorded = step % self.capture.every == 0
-        parcels: list[Parcel | None] = []
+        parcels: list[Parcel] = []
         for (recorder, offset), result in zip(self.groups, results, strict=True):
-            if result is None or result.idle:
-                parcels.append(None)
-                continue
-            arrays, everywhere = (recorder.arrays, result.everywhere) if recorded else ({}, None)
-            fields = _fields(result, self.frame)
-            parcels.append(Parcel(recorder.rows, offset, fields, arrays, recorder.repeated, everywhere))
-        devices = {field.device for parcel in parcels if parcel is not None for field in parcel.step.values()}
+            if result is not None and not result.idle:
+                arrays, everywhere = (recorder.arrays, result.everywhere) if recorded else ({}, None)
+                fields = _fields(result, self.frame)
+                parcels.append(Parcel(recorder.rows, offset, fields, arrays, recorder.repeated, everywhere))
+        devices = {field.device for parcel in parcels for field in parcel.step.values()}
         if any(device.type == "cuda" and fast(device) for device in devices):
             if self._outbox is None:
                 from sinkscope.gpu.outbox import Outbox
 
                 self._outbox = Outbox(self._deliver)
             self._outbox.send(step, parcels)
-        elif devices:
-            self._deliver(step, [None if parcel is None else parcel.completed().on_host() for parcel in parcels])
+        elif parcels:
+            self._deliver(step, [parcel.completed().on_host() for parcel in parcels])
 
-    def _deliver(self, step: int, parcels: list[Parcel | None]) -> None:
+    def _deliver(self, step: int, parcels: list[Parcel]) -> None:
         """Take one step whose tensors have arrived on the CPU."""
         for parcel in parcels:
-            if parcel is not None:
-                self._note_decisions(step, parcel)
+            self._note_decisions(step, parcel)
         if step % self.capture.every:
             return
         arrays: dict[str, Array] = {}
-        if len(parcels) == 1 and parcels[0] is not None and self._is_whole(parcels[0]):
-            arrays, parcels = self._taken(parcels[0])
+        for parcel in parcels:
+            self._fill(arrays, parcel)
         for name, variable in self.variables.items():
             if variable.stepwise and name not in arrays:
                 arrays[name] = self._blank(variable)
-        for parcel in parcels:
-            if parcel is not None:
-                self._place(arrays, parcel)
+        for name in ("tokens", "candidate"):
+            self._note_ids(arrays[name])
         self.writer.write(self.recorded, step, arrays)
         self.recorded += 1
-
-    def _is_whole(self, parcel: Parcel) -> bool:
-        """Whether a parcel holds every row of the frame."""
-        return parcel.rows == list(range(self.frame.rows)) and bool(parcel.step["alive"].all())
-
-    def _taken(self, parcel: Parcel) -> tuple[dict[str, Array], list[Parcel | None]]:
-        """What of a whole parcel fills its arrays of the frame, and a parcel of the rest.
-
-        `_place` would write them three times: an empty array, the rows that are alive, their places. At a few milliseconds a step
-        that is most of the time.
-        """
-        arrays: dict[str, Array] = {}
-        rest: dict[str, Tensor] = {}
-        fields: dict[str, Tensor] = {}
-        wide: list[tuple[Tensor, Variable, Array]] = []
-        for name, values in parcel.step.items():
-            variable, whole = self.variables.get(name), values.shape[1:] in ((), (self.frame.columns,))
-            if variable is not None and variable.stepwise and whole:
-                arrays[name] = values.numpy().astype(variable.dtype)
-            else:
-                fields[name] = values
-        for name, values in parcel.arrays.items():
-            if name in (*NORMS, "attention", "prefill_received"):
-                rest[name] = values
-            elif name in WITHOUT_KEYS:
-                arrays[name] = values.numpy().copy()
-            elif values.shape[-1] == self.frame.columns and not values.is_pinned():
-                arrays[name] = values.numpy()
-            else:  # pinned memory is wanted for the next step
-                shape = (*values.shape[:-1], self.frame.columns)
-                arrays[name] = np.empty(shape, dtype=self.variables[name].dtype)
-                wide.append((values, self.variables[name], arrays[name]))
-        _widen(wide, parcel.offset)
-        return arrays, [replace(parcel, step=fields, arrays=rest)]
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
         rows, columns = self._places(parcel, "decided")
@@ -172,33 +128,47 @@ class Recorder:
         shape = [sizes[dim] for dim in variable.dims if dim != "step"]
         return np.full(shape, variable.empty, dtype=variable.dtype)
 
-    def _place(self, arrays: dict[str, Array], parcel: Parcel) -> None:
-        """Copies a group's rows into the frame; rows that had ended stay empty."""
-        offset, given = parcel.offset, {name: value.numpy() for name, value in parcel.step.items()}
-        alive = given.pop("alive").astype(bool)
-        given.pop("edited", None)
+    def _fill(self, arrays: dict[str, Array], parcel: Parcel) -> None:
+        """Puts a group's rows into arrays of the frame; rows that had ended stay empty.
+
+        What holds all rows is taken as it is, or copied once: an empty array, its rows and its columns, one after the other, are
+        most of the time of a step of a few milliseconds.
+        """
+        alive = parcel.step["alive"].numpy().astype(bool)
         rows = np.asarray(parcel.rows)[alive]
-        for name in ("ties", "forward_kind"):
-            if name in given:
-                arrays[name][rows] = given.pop(name)[alive]
-        for name, values in given.items():
-            arrays[name][rows, offset : offset + values.shape[1]] = values[alive]
-        arrays["tokens"][rows, :offset] = self.prompts[rows, :offset]
-        for name, values in ((name, tensor.numpy()) for name, tensor in parcel.arrays.items()):
+        whole = np.array_equal(rows, np.arange(self.frame.rows))
+        wide: list[tuple[Tensor, Variable, Array]] = []
+        for name, tensor in (parcel.step | parcel.arrays).items():
+            variable, values = self.variables.get(name), tensor.numpy()
             if name == "prefill_received":
-                self._keep_prefill(name, values, parcel.rows, offset)
-            elif name in WITHOUT_KEYS:
-                arrays[name][rows] = values[alive]
-            elif name == "attention":
-                queries, keys = values.shape[-2:]
-                first = offset + keys - queries
-                arrays[name][rows, ..., first : first + queries, offset : offset + keys] = values[alive]
-            else:
-                arrays[name][rows, ..., offset : offset + values.shape[-1]] = values[alive]
+                self._keep_prefill(name, values, parcel.rows, parcel.offset)
+            if variable is None or not variable.stepwise:
+                continue
+            by_key = variable.dims[-1] == "key"
+            if whole and name not in (*NORMS, "attention"):
+                if not by_key or values.shape[-1] == self.frame.columns:
+                    # The loop goes on with what it decided, and pinned memory is wanted for the next step.
+                    shared = name in parcel.step or not by_key or tensor.is_pinned()
+                    arrays[name] = values.astype(variable.dtype, copy=shared)
+                else:
+                    shape = (*values.shape[:-1], self.frame.columns)
+                    arrays[name] = np.empty(shape, dtype=variable.dtype)
+                    wide.append((tensor, variable, arrays[name]))
+                continue
+            if name not in arrays:
+                arrays[name] = self._blank(variable)
+            array = arrays[name]
+            if name == "attention":
+                first = parcel.offset + values.shape[-1] - values.shape[-2]
+                array = array[..., first : first + values.shape[-2], :]
+            if by_key:
+                array = array[..., parcel.offset : parcel.offset + values.shape[-1]]
+            array[rows] = values[alive]
             if name in NORMS:
                 np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
-        for name in ("tokens", "candidate"):
-            self._note_ids(arrays[name])
+        _widen(wide, parcel.offset)
+        if parcel.offset:
+            arrays["tokens"][rows, : parcel.offset] = self.prompts[rows, : parcel.offset]
 
     def _note_ids(self, ids: Array) -> None:
         """Mark ids that occur; below 0 there is none. Sorting them for that would take longer than the rest of `_place`."""
@@ -220,9 +190,11 @@ class Recorder:
         self.writer.abandon()
 
     def _arrived(self) -> None:
-        """Wait until all steps have arrived."""
+        """Wait until all steps have arrived, and what was recorded between them."""
         if self._outbox is not None:
             self._outbox.close()
+        if any(received.is_pinned() for recorder, _ in self.groups for *_, received in recorder.between):
+            torch.cuda.synchronize()
 
     def finish(self, attributes: Callable[[list[int]], dict[str, Any]]) -> Any:
         """The finished trace, once all steps have arrived.
@@ -255,20 +227,13 @@ class Recorder:
         Args:
             gates: layer → the module that takes its gated attention output.
         """
-        anatomy = self.capture.anatomy
-        handles = [
-            module.register_forward_pre_hook(partial(_gated, layer))
-            for layer, module in gates.items()
-            if layer in self.frame.layers
-        ]
-        try:
-            with ExitStack() as stack:
-                for layers in layer_lists(network, self.frame.layers[-1]) if anatomy else ():
-                    stack.enter_context(streams(layers, _record))
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as stack:
+            for layer, module in gates.items():
+                if layer in self.frame.layers:
+                    stack.callback(module.register_forward_pre_hook(partial(_gated, layer)).remove)
+            for layers in layer_lists(network, self.frame.layers[-1]) if self.capture.anatomy else ():
+                stack.enter_context(streams(layers, _record))
+            yield
 
 
 def _record(layer: int, stream: Tensor) -> None:
@@ -293,13 +258,16 @@ def trace_writer(
     overwrite: bool = False,
 ) -> TraceWriter:
     """A writer to a file, or to memory without a path."""
-    if out is None:
-        from sinkscope.trace.trace import TraceParts
+    from sinkscope.trace.trace import TraceParts, coordinates
 
+    if out is None:
         return TraceParts(frame, capture)
     from sinkscope.trace.storage import Folder
 
-    return Folder(out, frame, capture, attributes, overwrite)
+    named = variables(frame, capture)
+    labels = coordinates(frame, capture, [], set(named))
+    static = {"region": frame.region(), "position": frame.position()}
+    return Folder(out, named, frame.sizes, labels, static, attributes, overwrite)
 
 
 def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:

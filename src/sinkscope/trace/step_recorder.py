@@ -15,6 +15,7 @@ from torch import Tensor
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, AttentionCall
 from sinkscope.decoding.step import Recorded, Request
 from sinkscope.policies.account import StepAccount
+from sinkscope.sinks.measures import MASK
 from sinkscope.trace.anatomy import Residual
 from sinkscope.trace.block_scores import BlockScores, sink_heads
 from sinkscope.trace.capture import Capture, Frame
@@ -58,8 +59,11 @@ class StepRecorder:
         self._queries = ALL
         self._recorded: dict[str, list[Tensor]] = {}  # layer by layer, each [B, …]
         self._whole: Recorded = {}  # all layers at once, [B, layer, …]
-        self._causal = CausalScores(frame.columns - offset, capture.by_query) if frame.causal else None
-        self._blocks = None if frame.block is None else BlockScores(len(rows))
+        self._sums: CausalScores | BlockScores | None = None
+        if frame.causal:
+            self._sums = CausalScores(frame.columns - offset, capture.by_query)
+        elif frame.block is not None:
+            self._sums = BlockScores(len(rows))
         self._ungated: AttentionCall | None = None  # whose gated output comes next
         self._gates: dict[int, Tensor] = {}
         self._residual = Residual(len(rows), frame.causal) if capture.anatomy else None
@@ -69,7 +73,7 @@ class StepRecorder:
     @property
     def windows(self) -> list[int]:
         """Keys that a query of each recorded layer of a causal model sees at most; 0: all up to itself."""
-        return [] if self._causal is None else self._causal.distant.windows
+        return self._sums.distant.windows if isinstance(self._sums, CausalScores) else []
 
     def replay_key(self, request: Request, masked: bool) -> Hashable | None:
         """Whether this forward is recorded; None: its recording looks at values, or differs between places or steps.
@@ -108,9 +112,8 @@ class StepRecorder:
         """
         self._recorded, self._whole = {}, {}
         self._request, self._real = request, real
-        for scores in (self._causal, self._blocks):
-            if scores is not None:  # a capture that failed in the middle of a forward leaves layers behind
-                scores.begin()
+        if self._sums is not None:  # a capture that failed in the middle of a forward leaves layers behind
+            self._sums.begin()
         loop = request.active is not None
         if self.frame.causal or not self.capture.by_query:
             self._queries = ACTIVE_AND_ALL if loop else ALL
@@ -127,11 +130,9 @@ class StepRecorder:
         """Compute from one attention call what the capture asks for."""
         if call.layer not in self.frame.layers:
             return
-        if self._causal is not None:
-            self._causal.take(call)
-        elif self._blocks is not None:
-            if self._wanted:
-                self._blocks.take(call, self._queries)
+        if self._sums is not None:
+            if self._wanted or self.frame.causal:
+                self._sums.take(call, self._queries)
         elif self._active:
             self._bidirectional(call)
         if not self._step:
@@ -178,14 +179,10 @@ class StepRecorder:
         """Finish a forward; account: what the policy did in it. Variable → [B, layer, …]."""
         layers = self.capture.level == "layers"
         arrays: Recorded = {}
-        if self._causal is not None:
-            arrays = self._causal.settle(self._active)
-            if layers and arrays:
-                self._whole["sink_heads"] = self._causal.sink_heads()
-        elif self._blocks is not None and self._request is not None:
-            arrays = self._blocks.settle(self._request, self._active)
+        if self._sums is not None and self._request is not None:
+            arrays = self._sums.settle(self._request, self._active)
             if layers and "received" in arrays:
-                self._whole["sink_heads"] = self._blocks.sink_heads(arrays["received"], self._request.active or 0)
+                self._whole["sink_heads"] = self._sums.sink_heads(arrays["received"], self._request.active or 0)
         for name, scores in arrays.items():  # as they are: nothing is copied
             self._whole[name] = self._reduced(scores, 2)
         if self._gates:
@@ -204,7 +201,9 @@ class StepRecorder:
             self.arrays, self.repeated = arrays, repeated
             return
         for name, received in arrays.items():
-            self.between.append((name, request.queries.start, received[..., : request.queries.stop].cpu()))
+            # A GPU goes on meanwhile: who reads them waits for it.
+            copy = received[..., : request.queries.stop].to("cpu", non_blocking=True)
+            self.between.append((name, request.queries.start, copy))
 
     # ---- attention
 
@@ -223,20 +222,14 @@ class StepRecorder:
 
     def _policy(self, account: StepAccount) -> None:
         """What the policy did in the recorded layers."""
-        means = self.capture.level == "layers"
         for layer in self.frame.layers:
             place = account.layers.index(layer)
             raw = account.raw[place]
             self._keep_scores("received_raw", raw)
-            done = {
-                "hidden_share": account.share,
-                "sinks_hit": account.hit,
-                "strongest_hit": account.strongest,
-                "sink_removed": account.sink_removed,
-            }
-            for name, value in ((name, values[place]) for name, values in done.items()):
-                self._keep(name, value.nanmean(1) if means else self._heads(value))
-            if not means:
+            shares = account.share, account.hit, account.strongest, account.sink_removed
+            for name, share in zip(MASK, shares, strict=True):
+                self._keep_shares(name, share[place])
+            if self.capture.level != "layers":
                 keys = account.keys.get(layer)
                 masked = torch.zeros_like(raw, dtype=torch.bool) if keys is None else keys.expand_as(raw)
                 self._keep("masked_keys", _packed(self._heads(masked), self.offset, self.frame.columns))
@@ -246,8 +239,8 @@ class StepRecorder:
         recorded = layer in self.frame.layers and (self._wanted or self.frame.causal)
         if not recorded or self._request is None or self._residual is None:
             return
-        found = self._residual.measure(layer, hidden, self._real, self._request)
-        for name, values in found.items() if self._step else ():
+        measured = self._residual.measure(layer, hidden, self._real, self._request)
+        for name, values in measured.items() if self._step else ():
             self._keep(name, values)
 
     # ---- keeping

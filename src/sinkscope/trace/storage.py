@@ -23,10 +23,10 @@ import numpy as np
 
 from sinkscope.base.errors import InputError, SinkscopeError
 from sinkscope.base.files import MisfitError, fit, read_json, reading
-from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
+from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Variable
 from sinkscope.trace.chunks import ChunkedArray, write_whole
 from sinkscope.trace.store_check import check_store
-from sinkscope.trace.trace import Trace, coordinates
+from sinkscope.trace.trace import Trace
 
 if TYPE_CHECKING:
     import xarray
@@ -82,14 +82,18 @@ class Folder:
 
     Args:
         out: the finished file, `….zarr.zip`; the recording lives in `….zarr.zip.partial` until then.
+        named: every variable. sizes: dimension → length. labels: coordinate → labels of its dimension.
+        static: variables without steps that are known now; regions as their codes.
         overwrite: in place of a trace that is there, which stays until the new one is whole, and of an unfinished recording.
     """
 
     def __init__(
         self,
         out: str | os.PathLike[str],
-        frame: Frame,
-        capture: Capture,
+        named: Mapping[str, Variable],
+        sizes: Mapping[str, int],
+        labels: Mapping[str, Any],
+        static: dict[str, Array],
         attributes: dict[str, Any],
         overwrite: bool = False,
     ) -> None:
@@ -98,7 +102,7 @@ class Folder:
         self.out = Path(out)
         self.folder = partial_path(self.out)
         self.steps: list[int] = []
-        self._variables = variables(frame, capture)
+        self._variables = named
         check_free(self.out, overwrite)
         try:
             if self.folder.exists():
@@ -114,19 +118,19 @@ class Folder:
                 self._group,
                 name,
                 variable.dims,
-                tuple(frame.sizes[dim] for dim in variable.dims),
+                tuple(sizes[dim] for dim in variable.dims),
                 stored_dtype(name, variable.dtype),
                 variable.empty,
                 {"units": variable.unit},
             )
-            for name, variable in self._variables.items()
+            for name, variable in named.items()
             if variable.stepwise
         }
-        for name, labels in coordinates(frame, capture, [], set(self._variables)).items():
+        for name, values in labels.items():
             if name not in ("step", "query_kind"):
-                write_whole(self._group, name, (name,), labels)
+                write_whole(self._group, name, (name,), values)
         self._static: dict[str, Array] = {}
-        self._write_static({"region": frame.region(), "position": frame.position()})
+        self._write_static(static)
         self._progress()
         self._claim: int | None = _claim(self.folder)
 
@@ -187,7 +191,9 @@ def check_free(out: Path, overwrite: bool = False) -> str:
             f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
         )
     if there and not overwrite:
-        raise TraceExistsError(f"{' and '.join(there)}; --overwrite (overwrite=True) records anew in its place")
+        raise TraceExistsError(
+            f"{' and '.join(there)}; give another path, or --overwrite (overwrite=True) to record anew"
+        )
     return " and ".join(there)
 
 
@@ -317,45 +323,25 @@ def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Writes a trace that is in memory, or copies one that lies on disk elsewhere."""
-    import zarr
-
-    out = Path(path)
-    if out.exists():
-        raise TraceExistsError(f"{out} exists already; give another path, or move it away")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = partial_path(out)
-    if folder.exists():
-        raise TraceExistsError(f"{folder} is in the way; remove it, or give another path")
     dataset = trace.dataset
     about = {key: value for key, value in dataset.attrs.items() if value is not None}
-    group = zarr.open_group(str(folder), mode="w", attributes=about)
-    for name in [*dataset.data_vars, *dataset.coords]:
-        if name != "query_kind":
-            _save_array(group, str(name), dataset[name])
-    pack(folder, out)
-    shutil.rmtree(folder)
-
-
-def _save_array(group: Any, name: str, array: xarray.DataArray) -> None:
-    """One variable, a step at a time where it has steps."""
-    dims = tuple(str(dim) for dim in array.dims)
-    about = {key: item for key, item in array.attrs.items() if isinstance(item, str)}
-    if name == "region":
-        codes = {region: code for code, region in enumerate(REGIONS)}
-        write_whole(group, name, dims, np.vectorize(codes.__getitem__, otypes=[np.int8])(array.values), about)
-    elif "step" not in dims or len(dims) == 1:
-        write_whole(group, name, dims, stored(name, array.values), about)
-    else:
-        chunked = ChunkedArray(group, name, dims, array.shape, stored_dtype(name, str(array.dtype)), 0, about)
-        for index in range(array.sizes["step"]):
-            chunked.write(index, stored(name, array.isel(step=index).values))
+    named = {
+        str(name): Variable(tuple(map(str, array.dims)), str(array.attrs.get("units", "")), str(array.dtype), 0)
+        for name, array in dataset.data_vars.items()
+    }
+    labels = {str(name): array.values for name, array in dataset.coords.items()}
+    static = {name: dataset[name].values for name, variable in named.items() if not variable.stepwise}
+    static["region"] = (static["region"][..., None] == np.array(REGIONS)).argmax(-1).astype(np.int8)
+    folder = Folder(path, named, {str(dim): size for dim, size in dataset.sizes.items()}, labels, static, about)
+    for index, step in enumerate(labels["step"].tolist()):
+        here = {name: dataset[name].isel(step=index).values for name, variable in named.items() if variable.stepwise}
+        folder.write(index, step, here)
+    folder.close({}, {})
 
 
 def is_halved(name: str) -> bool:
     """Whether a variable is stored as float16."""
-    return name.startswith("received") or name in (
-        "attention", "attention_at", "prefill_received", "store_received"
-    )  # fmt: skip
+    return "received" in name or name in ("attention", "attention_at")
 
 
 def stored_dtype(name: str, dtype: str) -> str:

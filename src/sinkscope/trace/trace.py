@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.version import __version__
+from sinkscope.trace import RENDERERS
 from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
-from sinkscope.trace.renderers import renderer
 
 if TYPE_CHECKING:
     import xarray
@@ -127,11 +128,11 @@ class Trace:
 
     def to_html(self, path: str | os.PathLike[str], other: Trace | None = None, heads: Any = ()) -> None:
         """Writes a viewer of this trace, with another one if given, as one HTML file; heads: (layer, head) to embed in full."""
-        renderer("html")(path, self, other, heads=heads)
+        _renderer("html")(path, self, other, heads=heads)
 
     def to_widget(self, other: Trace | None = None, heads: Any = (), height: int = 760) -> Any:
         """The same view inside a notebook, as an anywidget (extra `notebook`); `state` mirrors the view and can be assigned."""
-        return renderer("widget")(self, other, heads, height)
+        return _renderer("widget")(self, other, heads, height)
 
     def __repr__(self) -> str:
         sizes = self.dataset.sizes
@@ -141,7 +142,12 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """Facts and a heat map of received attention (step × position, mean over layers and heads)."""
-        return str(renderer("preview")(self))
+        return str(_renderer("preview")(self))
+
+
+def _renderer(form: str) -> Any:
+    """The function that shows a trace in a form; imported when it is first asked for."""
+    return resolve_name(RENDERERS[form])
 
 
 @dataclass
