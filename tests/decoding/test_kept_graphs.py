@@ -185,7 +185,7 @@ def test_all_recordings_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         for _ in range(2):
             box = outbox.Outbox(lambda step, parcels: None)
-            box._sent(0, [None], torch.device("cuda", 0))
+            box._sent(0, [], torch.device("cuda", 0))
     finally:
         streams.stream_for.cache_clear()
     assert made == [(torch.device("cuda", 0), -1)]
