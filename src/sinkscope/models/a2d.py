@@ -43,7 +43,7 @@ FAMILY = FAMILIES.add(
         counts_padding=True,
         padding="right",
         optional_blocks=True,
-        mask_text="<|mask|>",
-        ids_from="tcg",  # dllm asks the tokenizer
+        texts={"mask": "<|mask|>"},
+        orders={"mask": "tcgo", "eos": "tcgop", "bos": "tcg", "pad": "tcge"},  # dllm asks the tokenizer
     )
 )

@@ -20,7 +20,7 @@ from sinkscope.base.errors import CheckpointError
 from sinkscope.base.fast import fast
 from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
-from sinkscope.models.family import Family, SpecialIds, usual_ids
+from sinkscope.models.family import Family, SpecialIds, read_ids
 from sinkscope.models.settings import USUAL, check_layers, check_settings
 
 
@@ -106,18 +106,16 @@ class BackboneFamily(Family):
         title: the family in messages.
         only: settings of config.json that change the network → the values that released models use.
         reads: settings that `settings` reads, besides the usual ones; any other that is on is refused (see models.settings).
-        mask_id, eos_id, mask_text, turn_text, ids_from: see `usual_ids`.
+        ids, texts, orders: official special ids, texts of their tokens, and where they are looked for (see `read_ids`).
     """
 
     backbone: str = ""
     title: str = ""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     reads: tuple[str, ...] = ()
-    mask_id: int | None = None
-    eos_id: int | None = None
-    mask_text: str | None = None
-    turn_text: str | None = "<|im_end|>"
-    ids_from: str = "cgt"
+    ids: Mapping[str, int] = field(default_factory=dict, hash=False)
+    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
+    orders: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def backbone_of(self, checkpoint: Checkpoint) -> str:
         """transformers' name of a checkpoint's network."""
@@ -207,9 +205,7 @@ class BackboneFamily(Family):
         return built
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from the checkpoint's files, else the official ones."""
-        texts = self.mask_text, self.turn_text
-        return usual_ids(checkpoint, tokenizer, self.mask_id, self.eos_id, *texts, self.ids_from)
+        return read_ids(checkpoint, tokenizer, self.ids, {"eot": "<|im_end|>", **self.texts}, self.orders)
 
 
 ROUTING = (

@@ -24,7 +24,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint, complain, listed
-from sinkscope.models.family import FAMILIES, Family, SpecialIds, all_ids, first_id, id_reader
+from sinkscope.models.family import FAMILIES, Family, SpecialIds, read_ids
 from sinkscope.models.probe import number_layers
 from sinkscope.models.settings import check_computing
 
@@ -82,18 +82,8 @@ class Causal(Family):
 
 def text_ids(checkpoint: Checkpoint, tokenizer: Any, turn_text: str) -> SpecialIds:
     """Ids from generation_config.json (it may name several eos ids), config.json, its text config and the tokenizer; no mask."""
-    read, text = id_reader(checkpoint, tokenizer), checkpoint.config.get("text_config")
-    inner = text if isinstance(text, dict) else {}
-
-    def entries(name: str) -> tuple[Any, ...]:
-        return (*read(name, "gc"), inner.get(f"{name}_token_id"), *read(name, "t"))
-
-    return SpecialIds(
-        eos=all_ids(*entries("eos")),
-        bos=first_id(*entries("bos")),
-        pad=first_id(*entries("pad")),
-        eot=first_id(*read("eot", "t", text=turn_text)),
-    )
+    orders = dict.fromkeys(("eos", "bos", "pad"), "gcxt") | {"mask": ""}
+    return read_ids(checkpoint, tokenizer, texts={"eot": turn_text}, orders=orders)
 
 
 def pretrained(

@@ -118,6 +118,11 @@ class Checkpoint:
             raise self._misfit(name, value, "a whole number")
         return int(value)
 
+    @property
+    def rows(self) -> int:
+        """Rows of the embedding; LLaDA's files may name more than the tokenizer has tokens."""
+        return self.size("embedding_size" if self.config.get("embedding_size") else "vocab_size")
+
     def number(self, name: str, otherwise: float | None = None) -> float:
         """A key of config.json that is a finite number above 0; where it is null or absent, `otherwise`, if that is given."""
         if self.config.get(name) is None and otherwise is not None:

@@ -7,10 +7,11 @@ assumes that a mask token exists.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -229,51 +230,40 @@ def in_mode(family: Family, causal: bool, source: str) -> Family:
     return FAMILIES[family.modes[True]] if causal else family
 
 
-def id_reader(checkpoint: Checkpoint, tokenizer: Any, size: int = 0) -> Callable[..., tuple[Any, ...]]:
-    """`read(name, order, official, text)`: the entries for a special id, in the order in which they count.
-
-    Letters of `order`: c: config.json, g: generation_config.json, t: the tokenizer (its attribute, else the token `text`). Last
-    comes the official id, where the vocabulary of `size` ids has it.
-    """
-
-    def read(name: str, order: str, official: int | None = None, text: str | None = None) -> tuple[Any, ...]:
-        key = f"{name}_token_id"
-
-        def entry(letter: str) -> Any:
-            if letter == "t":
-                return tokenizer_id(tokenizer, key, text)
-            return (checkpoint.config if letter == "c" else checkpoint.generation_config).get(key)
-
-        known = official if official is not None and official < size else None
-        return (*map(entry, order), known)
-
-    return read
+ID_ORDERS = {"mask": "cgto", "eos": "cgtop", "bos": "cgt", "pad": "cgte", "eot": "t"}
+"""Where each special id is looked for, first to last. c: config.json, x: its text_config, g: generation_config.json, t: the
+tokenizer (its attribute, else a token's text), o: the official id, where the vocabulary has it, p: the pad of config.json, e: the
+ids that end a text."""
 
 
-def usual_ids(
+def read_ids(
     checkpoint: Checkpoint,
     tokenizer: Any,
-    mask: int | None = None,
-    eos: int | None = None,
-    mask_text: str | None = None,
-    turn_text: str | None = "<|im_end|>",
-    order: str = "cgt",
+    official: Mapping[str, int] = MappingProxyType({}),
+    texts: Mapping[str, str | tuple[str, ...]] = MappingProxyType({}),
+    orders: Mapping[str, str] = MappingProxyType({}),
 ) -> SpecialIds:
-    """Ids from config.json, generation_config.json and the tokenizer, else the official ones where the vocabulary has them.
+    """The special ids of a checkpoint: the first that is found.
 
     Args:
-        mask, eos: the official ids. mask_text, turn_text: texts of mask and end of turn, where the tokenizer has no attribute.
-        order: which of the three counts first (see `id_reader`).
+        official: name → id. texts: name → text of the token, or several. orders: what differs from ID_ORDERS.
     """
-    read = id_reader(checkpoint, tokenizer, checkpoint.size("vocab_size"))
-    ends = all_ids(*read("eos", order, eos), *read("pad", "c"))
-    return SpecialIds(
-        mask=first_id(*read("mask", order, mask, mask_text)),
-        eos=ends,
-        bos=first_id(*read("bos", order)),
-        pad=first_id(*read("pad", order), ends),
-        eot=first_id(*read("eot", "t", text=turn_text)),
-    )
+    orders, inner = {**ID_ORDERS, **orders}, checkpoint.config.get("text_config")
+    files = {"c": checkpoint.config, "g": checkpoint.generation_config, "x": inner if isinstance(inner, dict) else {}}
+    eos: tuple[int, ...] = ()
+
+    def entry(name: str, letter: str) -> Any:
+        if letter in files:
+            return files[letter].get(f"{name}_token_id")
+        if letter == "t":
+            return tokenizer_id(tokenizer, f"{name}_token_id", texts.get(name, ()))
+        if letter == "o":
+            return official[name] if name in official and official[name] < checkpoint.rows else None
+        return eos if letter == "e" else checkpoint.config.get("pad_token_id")
+
+    eos = all_ids(*(entry("eos", letter) for letter in orders["eos"]))
+    others = {name: first_id(*(entry(name, letter) for letter in orders[name])) for name in orders if name != "eos"}
+    return SpecialIds(eos=eos, **others)
 
 
 def first_id(*found: Any) -> int | None:
@@ -296,12 +286,12 @@ def all_ids(*found: Any) -> tuple[int, ...]:
     return ()
 
 
-def tokenizer_id(tokenizer: Any, attribute: str, token: str | None = None) -> int | None:
-    """A special id of the tokenizer by attribute, or by the token's text when it is in the vocabulary."""
+def tokenizer_id(tokenizer: Any, attribute: str, texts: str | tuple[str, ...] = ()) -> int | None:
+    """A special id of the tokenizer by attribute, or by the text of a token that is in the vocabulary."""
     if tokenizer is None:
         return None
     found = getattr(tokenizer, attribute, None)
-    if found is None and token is not None:
+    if found is None and texts:
         vocabulary: Mapping[str, int] = tokenizer.get_vocab()
-        found = vocabulary.get(token)
+        found = first_id(*map(vocabulary.get, (texts,) if isinstance(texts, str) else texts))
     return found if isinstance(found, int) else None

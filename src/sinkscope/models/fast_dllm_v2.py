@@ -32,8 +32,7 @@ FAMILY = FAMILIES.add(
         blocks=True,
         shifted=True,
         backbone="Qwen2",
-        mask_id=151665,
-        eos_id=151645,
-        mask_text="|<MASK>|",
+        ids={"mask": 151665, "eos": 151645},
+        texts={"mask": "|<MASK>|"},
     )
 )

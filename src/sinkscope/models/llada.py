@@ -16,7 +16,7 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.backbone import BackboneFamily, with_bias
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, FullPrecisionRotary, SpecialIds, all_ids, first_id, id_reader
+from sinkscope.models.family import FAMILIES, FullPrecisionRotary
 
 MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
 """Ids of the official tokenizer, for checkpoints whose files do not say."""
@@ -66,6 +66,8 @@ IDLE = (
     "num_new_special_tokens", "num_vq_tokens", "w_clip_vit",
 )  # fmt: skip
 """Those without effect in the networks that are read: of parts that are off, of MMaDA's training and pictures."""
+ORDERS = {"mask": "cto", "eos": "cgto", "bos": "gcto", "pad": "cte", "eot": "to"}
+"""Where special ids are looked for (see `family.ID_ORDERS`)."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,11 @@ class Llada(BackboneFamily):
     title: str = "LLaDA"
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: ONLY, hash=False)
     reads: tuple[str, ...] = (*READ, *IDLE)
+    ids: Mapping[str, int] = field(
+        default_factory=lambda: {"mask": MASK, "eos": EOS, "bos": BOS, "eot": EOT}, hash=False
+    )
+    texts: Mapping[str, str] = field(default_factory=lambda: {"eot": "<|eot_id|>"}, hash=False)
+    orders: Mapping[str, str] = field(default_factory=lambda: ORDERS, hash=False)
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         """By model_type; LLaDA-MoE has the same one, and experts."""
@@ -133,23 +140,6 @@ class Llada(BackboneFamily):
         inner = f"{MODULES[target]}.{leaf}" if target in MODULES else inner.removeprefix("self_attn.")
         return f"model.transformer.blocks.{index}.{inner}"
 
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from config.json, generation_config.json and the tokenizer, else the official ones."""
-        read = id_reader(checkpoint, tokenizer, vocabulary_size(checkpoint))
-        eos = all_ids(*read("eos", "cgt", EOS))
-        return SpecialIds(
-            mask=first_id(*read("mask", "ct", MASK)),
-            eos=eos,
-            bos=first_id(*read("bos", "gct", BOS)),
-            pad=first_id(*read("pad", "ct"), eos),
-            eot=first_id(*read("eot", "t", EOT, "<|eot_id|>")),
-        )
-
-
-def vocabulary_size(checkpoint: Checkpoint) -> int:
-    """Rows of the embedding."""
-    return checkpoint.size("embedding_size" if checkpoint.config.get("embedding_size") else "vocab_size")
-
 
 def has_experts(checkpoint: Checkpoint) -> bool:
     """Whether a checkpoint of model_type "llada" is LLaDA-MoE, which is another network altogether."""
@@ -171,7 +161,7 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     given = bool(settings.get("mlp_hidden_size"))
     hidden = checkpoint.size("mlp_hidden_size") if given else int(checkpoint.number("mlp_ratio") * width)
     return {
-        "vocab_size": vocabulary_size(checkpoint),
+        "vocab_size": checkpoint.rows,
         "hidden_size": width,
         "intermediate_size": hidden,
         "num_hidden_layers": checkpoint.size("n_layers"),

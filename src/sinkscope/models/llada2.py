@@ -134,8 +134,7 @@ FAMILY = FAMILIES.add(
             "use_rmsnorm": (None, True),
             "using_split_qkv_in_self_attention": (None, False),
         },
-        mask_id=156895,
-        eos_id=156892,
-        turn_text="<|role_end|>",
+        ids={"mask": 156895, "eos": 156892},
+        texts={"eot": "<|role_end|>"},
     )
 )

@@ -63,8 +63,7 @@ FAMILY = FAMILIES.add(
             "routed_scaling_factor": (None, 1),
             "partial_rotary_factor": (None, 1),
         },
-        mask_id=156895,  # config.json does not name it
-        eos_id=156892,
-        turn_text="<|role_end|>",
+        ids={"mask": 156895, "eos": 156892},  # config.json does not name the mask
+        texts={"eot": "<|role_end|>"},
     )
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sinkscope.attention.visibility import Padded
 from sinkscope.models.causal import architecture, pretrained
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Family, Padding, SpecialIds, tokenizer_id, usual_ids
+from sinkscope.models.family import FAMILIES, Family, Padding, SpecialIds, read_ids
 from sinkscope.models.probe import number_layers
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")
@@ -58,10 +58,7 @@ class Masked(Family):
         number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from the checkpoint's files and the tokenizer."""
-        texts = ("[MASK]", "<mask>")
-        found = (tokenizer_id(tokenizer, "mask_token_id", text) for text in texts)
-        return usual_ids(checkpoint, tokenizer, next((one for one in found if one is not None), None))
+        return read_ids(checkpoint, tokenizer, texts={"mask": ("[MASK]", "<mask>"), "eot": "<|im_end|>"})
 
     def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """Logits [B, S, V]: the network makes its own positions, and its head belongs to it."""

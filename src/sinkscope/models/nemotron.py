@@ -16,9 +16,6 @@ from typing import Any
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.family import FAMILIES
 
-MASK, EOS = 100, 11
-"""Ids of the official tokenizer, for checkpoints whose files do not say."""
-
 
 class Nemotron(BackboneFamily):
     """The Nemotron-Labs-Diffusion family (nvidia/Nemotron-Labs-Diffusion-3B, -8B, -14B)."""
@@ -38,8 +35,7 @@ COMMON: dict[str, Any] = {
     # "block_diff" is a training mode with another attention; "autoregressive" only changes which mode is the default.
     "only": {"dlm_paradigm": (None, "bidirectional", "autoregressive"), "sliding_window": (None,)},
     "reads": ("mlp_bias",),  # the official file has no biases, whatever config.json says
-    "mask_id": MASK,
-    "eos_id": EOS,
+    "ids": {"mask": 100, "eos": 11},
     "modes": ("nemotron", "nemotron_causal"),
 }
 

@@ -33,6 +33,6 @@ FAMILY = FAMILIES.add(
         model_types=("qwen2",),
         shifted=True,
         backbone="Qwen2",
-        mask_text="[MASK]",
+        texts={"mask": "[MASK]"},
     )
 )

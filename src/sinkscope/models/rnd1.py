@@ -30,7 +30,6 @@ FAMILY = FAMILIES.add(
         shifted=True,
         backbone="Qwen3Moe",
         reads=ROUTING,
-        mask_id=151669,
-        eos_id=151645,
+        ids={"mask": 151669, "eos": 151645},
     )
 )

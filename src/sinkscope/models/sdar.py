@@ -7,12 +7,11 @@ casts back; transformers' casts first, which in bf16 may differ in the last bit.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from sinkscope.models.backbone import ROUTING, BackboneFamily, routing
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, SpecialIds, all_ids
+from sinkscope.models.family import FAMILIES
 
 BLOCK = 4
 """The block size of the official models, for checkpoints whose files do not say."""
@@ -33,11 +32,6 @@ class Sdar(BackboneFamily):
         """The block size that config.json names; the official forward demands a mask."""
         return checkpoint.size("block_size", BLOCK)
 
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from the checkpoint's files; the end ids are those of generation_config.json, as in the official script."""
-        ids = super().special_ids(checkpoint, tokenizer)
-        return replace(ids, eos=all_ids(checkpoint.generation_config.get("eos_token_id"), ids.eos))
-
 
 FAMILY = FAMILIES.add(
     Sdar(
@@ -48,8 +42,8 @@ FAMILY = FAMILIES.add(
         padding="apart",
         blocks=True,
         reads=ROUTING,
-        mask_id=151669,
-        eos_id=151643,
-        mask_text="<MASK>",
+        ids={"mask": 151669, "eos": 151643},
+        texts={"mask": "<MASK>"},
+        orders={"eos": "gctop"},  # as in the official script
     )
 )
