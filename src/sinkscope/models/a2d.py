@@ -23,7 +23,6 @@ class A2d(BackboneFamily):
     """The A2D family (dllm-hub/…-diffusion-mdlm-v0.1)."""
 
     def backbone_of(self, checkpoint: Checkpoint) -> str:
-        """As the model_type says."""
         return BACKBONES[checkpoint.model_type]
 
     def positions(self, real: Tensor | None, shape: tuple[int, int], device: torch.device) -> Tensor:

@@ -74,13 +74,11 @@ class AdapterCheckpoint(Checkpoint):
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        """The adapter's own, else the base's."""
         path = self.folder / "generation_config.json"
         return read_table(path) if path.exists() else self.base.generation_config
 
     @cached_property
     def files(self) -> dict[str, Path]:
-        """Tensor name → file of the base."""
         return self.base.files
 
     @cached_property
@@ -97,13 +95,11 @@ class AdapterCheckpoint(Checkpoint):
         }
 
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Tensor name → shape."""
-        return self.base.shapes | {name: (size,) for name, size in self.zero_biases.items()}
+    def headers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return self.base.headers | {name: ("F32", (size,)) for name, size in self.zero_biases.items()}
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the base's digest and the adapter's file."""
         parts = f"{self.base.digest}\n{WEIGHTS}:{file_digest(self.folder / WEIGHTS)}\n"
         return hashlib.sha256(parts.encode()).hexdigest()
 

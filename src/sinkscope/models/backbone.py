@@ -159,7 +159,6 @@ class BackboneFamily(Family):
         check_settings(checkpoint, (*usual, *self.only, *self.reads))
 
     def config(self, checkpoint: Checkpoint) -> Any:
-        """transformers' config, for a checkpoint that has as many layers as it says."""
         import transformers
 
         backbone = self.backbone_of(checkpoint)
@@ -180,7 +179,6 @@ class BackboneFamily(Family):
         return config
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """transformers' network with the checkpoint's weights."""
         import transformers
 
         checkpoint.refuse_quantised()

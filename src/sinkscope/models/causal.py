@@ -25,7 +25,6 @@ from sinkscope.base.files import one_line
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import Checkpoint, complain, listed
 from sinkscope.models.family import FAMILIES, Family, SpecialIds, read_ids
-from sinkscope.models.probe import number_layers
 from sinkscope.models.settings import check_computing
 
 MEDIA = ("vision", "audio")
@@ -51,11 +50,9 @@ class Causal(Family):
     probed: bool = True
 
     def config(self, checkpoint: Checkpoint) -> Any:
-        """The text config that transformers reads."""
         return architecture(checkpoint)[1].get_text_config()
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """transformers' network with sinkscope's attention."""
         if checkpoint.change is not None:  # transformers builds only what it knows
             return LLAMA.build(checkpoint, device, dtype)
         network_class, config = architecture(checkpoint)
@@ -71,12 +68,7 @@ class Causal(Family):
                 lay_side_by_side(network)
         return network
 
-    def adopt(self, network: nn.Module) -> None:
-        """Number the attention modules by layer, where they do not say."""
-        number_layers(network)
-
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids of the checkpoint's files and the tokenizer."""
         return text_ids(checkpoint, tokenizer, "<|eot_id|>")
 
 

@@ -77,7 +77,6 @@ class Checkpoint:
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        """generation_config.json, or nothing."""
         path = self.folder / "generation_config.json"
         return read_table(path) if path.exists() else {}
 
@@ -113,8 +112,7 @@ class Checkpoint:
         if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and 1 <= value < 2**40
-        if not number or value != int(value):
+        if not (_is_number(value) and 1 <= value < 2**40 and value == int(value)):
             raise self._misfit(name, value, "a whole number")
         return int(value)
 
@@ -128,7 +126,7 @@ class Checkpoint:
         if self.config.get(name) is None and otherwise is not None:
             return otherwise
         value = self.setting(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e300:
+        if not (_is_number(value) and 0 < value < 1e300):
             raise self._misfit(name, value, "a number")
         return float(value)
 
@@ -160,22 +158,23 @@ class Checkpoint:
             partial: the network can rotate a part of each head; others would fail, or silently rotate all of it.
         """
         largest = max((size for shape in self.shapes.values() for size in shape), default=0)
+        most = dict.fromkeys(LAYER_COUNTS, len(self.shapes)) | dict.fromkeys(WIDTHS, 2 * largest)
         inner = [self.config.get(name) for name in ("text_config", *ROTATION)]
-        for settings in (self.config, *(one for one in inner if isinstance(one, dict))):
-            for name, value in settings.items():
-                number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                most = {**dict.fromkeys(LAYER_COUNTS, len(self.shapes)), **dict.fromkeys(WIDTHS, 2 * largest)}
-                if name == "partial_rotary_factor" and value not in (None, 1):
-                    if not (partial and number and 0 < value < 1):
-                        rotated = "a share of each head" if partial else "1: this network rotates whole heads"
-                        raise CheckpointError(
-                            f"{self.source}: config.json sets {name} to {value}, which should be {rotated}"
-                        )
-                elif name in most and number and not value <= most[name]:
-                    raise CheckpointError(
-                        f"{self.source}: config.json sets {name} to {value}, but the weights have only {len(self.shapes)} "
-                        f"tensors, of sizes up to {largest}; check that config.json and the weights belong together"
-                    )
+        numbers = [
+            (name, value)
+            for settings in (self.config, *(one for one in inner if isinstance(one, dict)))
+            for name, value in settings.items()
+            if name == "partial_rotary_factor" or (name in most and _is_number(value))
+        ]
+        for name, value in numbers:
+            if name in most and not value <= most[name]:
+                raise CheckpointError(
+                    f"{self.source}: config.json sets {name} to {value}, but the weights have only {len(self.shapes)} "
+                    f"tensors, of sizes up to {largest}; check that config.json and the weights belong together"
+                )
+            if name not in most and value not in (None, 1) and not (partial and _is_number(value) and 0 < value < 1):
+                rotated = "a share of each head" if partial else "1: this network rotates whole heads"
+                raise CheckpointError(f"{self.source}: config.json sets {name} to {value}, which should be {rotated}")
 
     def described(self) -> AbstractContextManager[None]:
         """What transformers raises while it reads config.json becomes one line."""
@@ -187,7 +186,7 @@ class Checkpoint:
         """Tensor name → the safetensors file that holds it."""
         single = self.folder / SINGLE
         if single.exists():  # where both are there, transformers reads the single file, and so do we
-            return dict.fromkeys(self.shapes_in(single), single)
+            return dict.fromkeys(self.headers, single)
         if (self.folder / INDEX).exists():
             weights = read_table(self.folder / INDEX).get("weight_map")
             if not isinstance(weights, dict) or not weights:
@@ -209,21 +208,25 @@ class Checkpoint:
             )
         raise CheckpointError(f"{self.source} has no weights: expected {SINGLE} or {INDEX} with its shards")
 
-    def shapes_in(self, path: Path) -> dict[str, tuple[int, ...]]:
-        """Tensor name → shape, from the header of one safetensors file."""
-        with opened(path, self.source) as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-
     @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Tensor name → shape of the whole checkpoint; checks on the way that index and shards agree."""
-        found: dict[str, tuple[int, ...]] = {}
-        for path in sorted(set(self.files.values())):
-            found.update(self.shapes_in(path))
-        if set(found) != set(self.files):
+    def headers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Tensor name → dtype, in the words of safetensors, and shape; checks on the way that index and shards agree."""
+        single = self.folder / SINGLE
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for path in [single] if single.exists() else sorted(set(self.files.values())):
+            with opened(path, self.source) as tensors:
+                for name in tensors.keys():  # noqa: SIM118
+                    header = tensors.get_slice(name)
+                    found[name] = header.get_dtype(), tuple(header.get_shape())
+        if not single.exists() and set(found) != set(self.files):
             wrong = sorted(set(found) ^ set(self.files))
             raise CheckpointError(f"{self.source}: index and shards disagree about {listed(wrong)}; download it again")
         return found
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Tensor name → shape."""
+        return {name: shape for name, (_, shape) in self.headers.items()}
 
     @cached_property
     def stored_dtype(self) -> torch.dtype:
@@ -241,20 +244,11 @@ class Checkpoint:
         `quantization_config` of the file that it came from.
         """
         settings = self.config.get("quantization_config")
-        odd = [name for name, dtype in self._dtypes.items() if dtype not in FULL]
+        odd = {name: shape for name, (dtype, shape) in self.headers.items() if dtype not in FULL}
         if not settings:  # without settings buffers may be whole numbers, and weights may not
-            odd = [name for name in odd if name.endswith(".weight") and len(self.shapes[name]) > 1]
+            odd = {name: shape for name, shape in odd.items() if name.endswith(".weight") and len(shape) > 1}
         method = settings.get("quant_method") if isinstance(settings, dict) else None
         return str(method or "an unknown method") if odd else ""
-
-    @cached_property
-    def _dtypes(self) -> dict[str, str]:
-        """Tensor name → dtype, in the words of safetensors."""
-        found: dict[str, str] = {}
-        for path in sorted(set(self.files.values())):
-            with opened(path, self.source) as tensors:
-                found |= {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-        return found
 
     def refuse_quantised(self) -> None:
         """Refuse quantised weights, for networks that are filled tensor by tensor."""
@@ -286,6 +280,10 @@ class Checkpoint:
             with opened(path, self.source, str(device)) as tensors:
                 for name in tensors.keys():  # noqa: SIM118
                     yield name, tensors.get_tensor(name)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

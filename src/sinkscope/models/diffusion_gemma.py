@@ -48,11 +48,9 @@ class DiffusionGemma(Family):
     passes: int = 2
 
     def config(self, checkpoint: Checkpoint) -> Any:
-        """transformers' config of the text network."""
         return _architecture(checkpoint)[1].text_config
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """transformers' network with sinkscope's attention."""
         return pretrained(checkpoint, *_architecture(checkpoint), device, dtype)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:

@@ -21,6 +21,7 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.base.errors import InputError
 from sinkscope.base.registry import Registry
 from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.probe import number_layers
 
 Padding = Literal["left", "right", "apart"]
 
@@ -122,7 +123,9 @@ class Family:
         raise NotImplementedError
 
     def adopt(self, network: nn.Module) -> None:
-        """Prepare a network that transformers built; most need nothing."""
+        """Number the attention modules of a network that transformers built, where they do not say their layer."""
+        if self.probed:
+            number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""

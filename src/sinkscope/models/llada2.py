@@ -75,7 +75,6 @@ class Llada2(BackboneFamily):
         }
 
     def renamed(self, name: str) -> str:
-        """Name in the network → name in the checkpoint."""
         for ours, theirs in NAMES:
             name = name.replace(ours, theirs)
         return name
@@ -87,7 +86,6 @@ class Llada2(BackboneFamily):
         return {**expert_parts(network, merged), **_joined_attention(network)}
 
     def exact(self, config: Any) -> Collection[str]:
-        """The routers' biases."""
         routed = range(config.first_k_dense_replace, config.num_hidden_layers)
         return [f"model.layers.{layer}.mlp.gate.e_score_correction_bias" for layer in routed]
 

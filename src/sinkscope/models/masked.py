@@ -17,7 +17,6 @@ from sinkscope.attention.visibility import Padded
 from sinkscope.models.causal import architecture, pretrained
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, Family, Padding, SpecialIds, read_ids
-from sinkscope.models.probe import number_layers
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")
 """Parts of the names of weights that other heads use; they are often stored beside."""
@@ -38,24 +37,17 @@ class Masked(Family):
     probed: bool = True
 
     def claims(self, checkpoint: Checkpoint) -> bool:
-        """Whether its architecture has a masked-LM head."""
         named = checkpoint.config.get("architectures")
         return isinstance(named, list) and any(str(name).endswith("ForMaskedLM") for name in named)
 
     def config(self, checkpoint: Checkpoint) -> Any:
-        """The config that transformers reads."""
         return architecture(checkpoint, "MASKED")[1]
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """transformers' network with sinkscope's attention; every attention module knows its layer."""
         network_class, config = architecture(checkpoint, "MASKED")
         network = pretrained(checkpoint, network_class, config, device, dtype, UNUSED)
         self.adopt(network)
         return network
-
-    def adopt(self, network: nn.Module) -> None:
-        """Number the attention modules by layer, which some encoders leave out."""
-        number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
         return read_ids(checkpoint, tokenizer, texts={"mask": ("[MASK]", "<mask>"), "eot": "<|im_end|>"})

@@ -21,7 +21,6 @@ class Nemotron(BackboneFamily):
     """The Nemotron-Labs-Diffusion family (nvidia/Nemotron-Labs-Diffusion-3B, -8B, -14B)."""
 
     def renamed(self, name: str) -> str:
-        """Name in the Ministral 3 network → name in the checkpoint."""
         if name.startswith("lm_head."):
             return name.replace("lm_head", "diffusion_head")
         return name.replace("model.", "encoder.", 1)

@@ -37,7 +37,7 @@ LEAK = {False: 1e-3, True: 2e-2}
 by which tokens share them, more is rounding."""
 EVEN = 0.02
 """Spread over tokens, relative to the mean, below which numbers differ by rounding alone, in bfloat16 too."""
-RECURRENT = (
+RECURRENT = [
     "mamba",
     "ssm",
     "linear",
@@ -50,7 +50,7 @@ RECURRENT = (
     "kda",
     "rglru",
     "cross",
-)
+]
 """Parts of the names of modules that mix tokens without a softmax, or that a plain text does not reach."""
 
 
@@ -278,7 +278,6 @@ class _Listener(CallRecorder):
         self._last: AttentionCall | None = None
 
     def record(self, call: AttentionCall) -> None:
-        """Note a call."""
         self.calls[call.layer] += 1
         self.keys[call.layer] = call.key.shape[2]
         if call.sink is not None:

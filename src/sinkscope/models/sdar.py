@@ -21,7 +21,6 @@ class Sdar(BackboneFamily):
     """The SDAR family (JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat, -30B-A3B-Chat; Gen-Verse/TraDo)."""
 
     def backbone_of(self, checkpoint: Checkpoint) -> str:
-        """Qwen3's, or its mixture of experts."""
         return "Qwen3Moe" if checkpoint.model_type == "sdar_moe" else "Qwen3"
 
     def settings(self, checkpoint: Checkpoint) -> dict[str, Any]:

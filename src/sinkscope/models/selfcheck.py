@@ -57,29 +57,31 @@ class SelfCheck:
 
     def require(self) -> None:
         """Raises an error that names what failed."""
-        wrong = [found for found in self.findings if not found.passed]
-        failed = [f"{found.what} (off by {found.measured:.3g})" for found in wrong]
+        failed = [f"{found.what} (off by {found.measured:.3g})" for found in self.findings if not found.passed]
         if failed:
             raise CheckpointError(
                 f"{self.source} failed the self-check: {'; '.join(failed)}. Its architecture does something to attention that "
                 "sinkscope does not know; please report the model's name"
             )
 
-    def __str__(self) -> str:
-        lines = [f"{self.source}: {'passed' if self.passed else 'FAILED'}"]
-        return "\n".join([*lines, *("  " + "  ".join(row) for row in self._rows())])
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """What was checked, what was measured, and whether it passed: as people read it."""
+        return [
+            (found.what, f"off by {found.measured:.3g}, at most {found.bound:.3g}", _said(found.passed))
+            for found in self.findings
+        ]
 
-    def _rows(self) -> list[tuple[str, str, str]]:
-        rows = []
-        for found in self.findings:
-            measured = f"off by {found.measured:.3g}, at most {found.bound:.3g}"
-            rows.append((found.what, measured, "passed" if found.passed else "FAILED"))
-        return rows
+    def __str__(self) -> str:
+        return "\n".join([f"{self.source}: {_said(self.passed)}", *("  " + "  ".join(row) for row in self.rows)])
 
     def _repr_html_(self) -> str:
-        """The findings as a table, for a notebook."""
-        title = f"self-check of {self.source}: {'passed' if self.passed else 'FAILED'}"
-        return html_table(title, ("checked", "measured", ""), self._rows())
+        title = f"self-check of {self.source}: {_said(self.passed)}"
+        return html_table(title, ("checked", "measured", ""), self.rows)
+
+
+def _said(passed: bool) -> str:
+    return "passed" if passed else "FAILED"
 
 
 def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
@@ -134,7 +136,6 @@ class _Examiner(CallRecorder):
         return (ALL,)
 
     def record(self, call: AttentionCall) -> None:
-        """Check one call."""
         self.calls.append((call.layer, _output_error(call), _received_error(call)))
 
 

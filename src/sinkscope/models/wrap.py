@@ -33,7 +33,6 @@ class InMemory(Checkpoint):
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        """The network's own generation config, where it has one."""
         generation = getattr(self.network, "generation_config", None)  # type: ignore[attr-defined]
         return {} if generation is None else dict(generation.to_dict())
 
