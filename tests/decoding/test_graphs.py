@@ -27,7 +27,7 @@ from sinkscope.decoding import engine, groups
 from sinkscope.decoding.step import Request
 from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
-from sinkscope.gpu.static_cache import BlockCache, StaticCache
+from sinkscope.gpu.static_cache import FixedCache
 from sinkscope.models.model import Model
 from sinkscope.tasks.likelihood import denoised
 
@@ -346,9 +346,8 @@ class Alternating(ss.FixedRule):
         return 1
 
     def keys(self, view: Any) -> torch.Tensor:
-        turn = view.recall()
-        turn = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
-        view.remember(turn)
+        turn = view.runtime.memory.get(view.slot)
+        turn = view.runtime.memory[view.slot] = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
         return (torch.arange(view.whole.keys) == turn)[None, None]
 
 
@@ -442,7 +441,7 @@ def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
     replays = replay.Replays(watched)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "captures", lambda device: True)
-        for fixed, width, kind, active in ((StaticCache, 1, "next", None), (BlockCache, 4, "denoise", 4)):
+        for width, kind, active in ((1, "next", None), (4, "denoise", 4)):
             keys = {
                 replays._kind(
                     Request(
@@ -452,7 +451,7 @@ def test_on_a_cache_of_fixed_size_all_steps_are_of_one_kind() -> None:
                         kind=kind,
                         active=active,
                     ),
-                    object.__new__(fixed),
+                    object.__new__(FixedCache),
                 )
                 for start in (8, 12, 16)
             }

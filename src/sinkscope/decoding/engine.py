@@ -149,7 +149,7 @@ class Engine:
             return request.through(request.state, context)
         if model.spec.causal:
             if places is not None:
-                return model.decode(request.fed, context, request.cache, places.positions, places.columns)
+                return model.decode(request.fed, context, request.cache, places.positions)
             logits = model.forward(request.fed, context, keep=request.keep or 1, cache=request.cache)
             return logits if request.keep else logits[:, -1]
         fed = request.fed

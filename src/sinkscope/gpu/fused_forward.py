@@ -24,7 +24,6 @@ from torch.nn.modules import module as modules
 
 from sinkscope.base.fast import fast
 from sinkscope.gpu.stacked import GROUPS, Stack, stack
-from sinkscope.gpu.static_cache import StaticCache
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LLAMA_LIKE = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
@@ -87,15 +86,8 @@ class FusedForward:
             return False
         return not any(_altered(module, held) for module, held in self._watched) and _kernels() is not None
 
-    def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S]."""
-        return self._run(ids, positions, None, None)
-
-    def decode(self, ids: Tensor, positions: Tensor, cache: StaticCache, column: Tensor) -> Tensor:
-        """The last hidden states [B, 1, width] of the newest tokens Long [B, 1], whose column Long [1] is next in the cache."""
-        return self._run(ids, positions, cache, column)
-
-    def _run(self, ids: Tensor, positions: Tensor, cache: StaticCache | None, column: Tensor | None) -> Tensor:
+    def __call__(self, ids: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
+        """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S], with those in a fixed cache."""
         kernels: Any = _kernels()
         body = self._network.model
         stream = body.embed_tokens(ids)  # the residual stream; the kernels add to it in place
@@ -104,22 +96,14 @@ class FusedForward:
         for index, layer in enumerate(self._layers):
             norm = layer.module.input_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
-            branch = self._attention(layer, inner, angles, index, cache, column)
+            branch = self._attention(layer, inner, angles, index, cache)
             norm = layer.module.post_attention_layernorm
             inner = kernels.add_norm(stream, branch, norm.weight, norm.variance_epsilon)
             branch = layer.module.mlp.down_proj(kernels.silu_mul(layer.gate_up(inner)))
         last: Tensor = kernels.add_norm(stream, branch, body.norm.weight, body.norm.variance_epsilon)
         return last
 
-    def _attention(
-        self,
-        layer: _Layer,
-        inner: Tensor,
-        angles: tuple[Tensor, Tensor],
-        index: int,
-        cache: StaticCache | None,
-        column: Tensor | None,
-    ) -> Tensor:
+    def _attention(self, layer: _Layer, inner: Tensor, angles: tuple[Tensor, Tensor], index: int, cache: Any) -> Tensor:
         """The attention branch of a layer for normed hidden states [B, S, width]; with a cache, over all its columns."""
         kernels: Any = _kernels()
         module = layer.module.self_attn
@@ -130,8 +114,8 @@ class FusedForward:
         kernels.rotate(qkv, *angles, heads + groups)
         qkv = qkv.transpose(1, 2)
         query, key, value = torch.split(qkv, [heads, groups, groups], 1)
-        if cache is not None and column is not None:
-            key, value = cache.update(index, column, key, value)
+        if cache is not None:
+            key, value = cache.update(key, value, index)
         window = getattr(module, "sliding_window", None)
         out, _ = self._attend(module, query, key, value, None, scaling=module.scaling, sliding_window=window)
         branch: Tensor = module.o_proj(out.reshape(B, S, -1))

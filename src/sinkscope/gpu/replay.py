@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.gpu.graphs import Graphs, Kind, Result
-from sinkscope.gpu.static_cache import BlockCache, StaticCache
+from sinkscope.gpu.static_cache import FixedCache
 from sinkscope.gpu.streams import Aside
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Replays:
         self._engine = engine
         self._graphs = Graphs(engine.model.network, engine.model.device)
         self._cache: Any = None  # that of the loop, which has moved
-        self._fixed: StaticCache | BlockCache | None = None  # where it is now
+        self._fixed: FixedCache | None = None  # where it is now
 
     def release(self) -> None:
         """Give the graphs back; none may be replayed any more."""
@@ -72,7 +72,6 @@ class Replays:
         result, repeated = self._graphs.run(inputs, kind, forward, roots)
         engine.real, engine.account = own["real"], result.account
         engine.deliver(result.recorded, request, repeated)
-        self._move(request)
         return result.output
 
     def _computed(self, request: Request, captured: bool, repeated: bool) -> Result:
@@ -86,7 +85,7 @@ class Replays:
             engine.policy.scores.carry()
         return Result(output, recorded, engine.account)
 
-    def _kind(self, request: Request, fixed: StaticCache | BlockCache | None) -> Kind | None:
+    def _kind(self, request: Request, fixed: FixedCache | None) -> Kind | None:
         """What forwards have in common that do the same on the device; None: this one is not repeated."""
         engine = self._engine
         if not captures(request.ids.device):
@@ -106,7 +105,7 @@ class Replays:
         policy, recorded = observed
         model, least = engine.model, None
         if engine.policy is not None:
-            least = engine.least(request.state.shape[1] if fixed is None else fixed.written(request), request.active)
+            least = engine.least(request.state.shape[1], request.active)
         return Kind(
             (policy, engine.recorder is not None, request.through is not None),
             # On a cache of fixed size every forward looks at all of it; without, at the state alone.
@@ -129,37 +128,33 @@ class Replays:
 
     # ---- caches of fixed size
 
-    def _fixed_for(self, request: Request) -> StaticCache | BlockCache | None:
+    def _fixed_for(self, request: Request) -> FixedCache | None:
         """Where the cache of a request has moved, or moves now; None: it stays as it is."""
         if request.cache is None or request.through is not None:
             return None
-        if self._fixed is None and self._repeats_block(request):
-            self._cache, self._fixed = request.cache, BlockCache(request.cache, request.ids.shape[1])
+        if self._fixed is None and self._repeats(request):
+            self._cache, self._fixed = request.cache, FixedCache(request.cache, request.ids, self._engine.real)
         if request.cache is not self._cache:
             return None
         if looks_at_more(request):
             raise RuntimeError("the forwards before this one, on the same cache, read their state alone")
         return self._fixed
 
-    def _repeats_block(self, request: Request) -> bool:
-        """Whether all forwards of a block look alike: its queries all see the same, and what they are is not looked at."""
+    def _repeats(self, request: Request) -> bool:
+        """Whether this forward and later ones on its cache look alike: each of its queries sees all keys that are written."""
         engine, queries = self._engine, request.queries
+        if looks_at_more(request):
+            return False
+        if request.kind == "next":  # behind the prompt of a causal model, where the kernels know its network
+            recorder = engine.recorder
+            steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
+            return steady and not engine.windowed and engine.model.decodes_statically(request.ids)
         if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
             return False
-        if not captures(request.ids.device) or looks_at_more(request):
-            return False
         whole = queries.stop - queries.start == request.active and not request.block % request.active
-        return whole and engine.real is None and self._observed_key(request) is not None
-
-    def _move(self, request: Request) -> None:
-        """Go on in memory of fixed size behind the prompt of a causal model, where the kernels know its network."""
-        engine = self._engine
-        if request.kind != "prefill" or request.active is not None or request.through is not None:
-            return
-        recorder = engine.recorder
-        steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
-        if steady and not engine.windowed and engine.model.decodes_statically(request.ids):
-            self._cache, self._fixed = request.cache, StaticCache(request.cache, request.ids, engine.real)
+        return (
+            whole and engine.real is None and captures(request.ids.device) and self._observed_key(request) is not None
+        )
 
 
 def looks_at_more(request: Request) -> bool:

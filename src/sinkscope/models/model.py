@@ -312,16 +312,16 @@ class Model:
         return self.spec.causal and self._fused is not None and self._fused.applies(ids)
 
     @torch.no_grad()
-    def decode(self, ids: Tensor, context: ForwardContext, cache: Any, positions: Tensor, column: Tensor) -> Tensor:
-        """Logits [B, V] behind the newest tokens Long [B, 1] of a causal model, on a static cache (see `gpu.static_cache`).
+    def decode(self, ids: Tensor, context: ForwardContext, cache: Any, positions: Tensor) -> Tensor:
+        """Logits [B, V] behind the newest tokens Long [B, 1] of a causal model, on a fixed cache (see `gpu.static_cache`).
 
         Args:
-            positions: Long [B|1, 1]. column: Long [1]: where their keys and values go.
+            positions: Long [B|1, 1].
         """
         if self._fused is None:
             raise RuntimeError("this network does not decode on a static cache; ask decodes_statically first")
         with forward(context):
-            hidden = self._fused.decode(ids, positions, cache, column)
+            hidden = self._fused(ids, positions, cache)
         return self.head(hidden[:, -1])
 
     @torch.no_grad()
