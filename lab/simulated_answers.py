@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from lab.simulated_studies import Rng, Study
+from sinkscope.base.masked import MASK
 from sinkscope.decoding.causal import GreedyDecoding
 from sinkscope.decoding.llada import LladaDecoding
-from sinkscope.sinks.measures import MASK
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.measured import Studied, collect
 from sinkscope.study.names import control

@@ -32,7 +32,7 @@ SEAMS = {
     "models.mmada": "CHAT_TEMPLATE",
     "report.figures.look": "PAGE PaperFigure finished interval_line sheet style",
     "sinks.categories": "CATEGORIES category_of",
-    "sinks.measures": "MASK",
+    "base.masked": "MASK",
     "statistics": "Estimate bounded holm mean_interval",
     "study.plugged": "Column ShownTable StudyPlugin VERDICT",
     "tasks.battery": "train_document",

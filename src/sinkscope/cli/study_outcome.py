@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.base.masked import Masked
 from sinkscope.base.text import aligned
 from sinkscope.report.study.source import diagnoses
-from sinkscope.sinks.measures import Masked
 from sinkscope.study import shown
 from sinkscope.study.comparison import untested
 from sinkscope.study.names import control, label, pooled

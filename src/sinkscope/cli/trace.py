@@ -197,8 +197,8 @@ def progress(model: ss.Model, prompt: int) -> Iterator[Callable[[int, int, Any],
 
 def report(run: ss.Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, what they say of the sinks, and where to look next."""
+    from sinkscope.base.masked import MASK
     from sinkscope.sinks import moves
-    from sinkscope.sinks.measures import MASK
 
     if run.trace is None:
         raise RuntimeError("a traced run has a trace")

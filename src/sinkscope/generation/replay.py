@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
@@ -26,7 +27,6 @@ from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch
 from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
-from sinkscope.sinks.measures import MASK
 
 if TYPE_CHECKING:
     import xarray

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
+from sinkscope.base.masked import MASK
 from sinkscope.base.text import html_table
 from sinkscope.decoding.base import Decoding
-from sinkscope.sinks.measures import MASK
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
-from sinkscope.sinks.measures import MASK
+from sinkscope.base.masked import MASK
 
 
 @dataclass(frozen=True)

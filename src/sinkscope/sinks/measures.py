@@ -5,7 +5,7 @@ A measure of each kind of token, of head or of event is one member whose name ha
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Literal
 
 from sinkscope.base.sink_rule import EPSILON
@@ -17,27 +17,6 @@ _DETECTIONS, _BOTH = "share of detections", "share of heads and steps where both
 _UNIFORM = "received attention, uniform = 1"
 _MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key-step, held out"
 _CONFIDENCE, _DELAY = "confidence, b − a", "steps, b − a"
-
-
-class Masked(StrEnum):
-    """What a mask took, by the names of runs, records and tables; `heading` for people. The `Measure` has the member's name."""
-
-    heading: str
-
-    def __new__(cls, name: str, heading: str) -> Masked:
-        made = str.__new__(cls, name)
-        made._value_, made.heading = name, heading
-        return made
-
-    REMOVED = "hidden_share", "attention removed"
-    HITS = "sinks_hit", "sinks masked"
-    KEYS = "key_share", "keys"
-    STRONGEST = "strongest_hit", "strongest sink masked"
-    SINKS_REMOVED = "sink_removed", "attention on sinks removed"
-
-
-MASK: tuple[Masked, ...] = tuple(share for share in Masked if share != Masked.KEYS)
-"""What is counted step by step; the share of the keys follows from the policy."""
 
 
 class Measure(Enum):

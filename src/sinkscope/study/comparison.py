@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import differences
+from sinkscope.base.masked import Masked
 from sinkscope.decoding import decoding_from_json
-from sinkscope.sinks.measures import Masked
 from sinkscope.statistics import (
     LEAST_SEEDS,
     align,

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from sinkscope.base.masked import Masked
 from sinkscope.policies import parse_policy
 from sinkscope.sinks.compare import BEYOND, LESS
-from sinkscope.sinks.measures import Masked
 from sinkscope.statistics import Estimate
 from sinkscope.study.cells import Cell
 from sinkscope.study.measured import POLICY, Studied, collect

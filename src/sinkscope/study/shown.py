@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from sinkscope.base.masked import MASK, Masked
 from sinkscope.base.text import aligned
-from sinkscope.sinks.measures import MASK, Masked
 from sinkscope.statistics import Estimate
 from sinkscope.study.comparison import untested
 from sinkscope.study.plugged import VERDICT, Column, ShownTable

@@ -39,8 +39,8 @@ import pandas as pd
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import write_atomically
+from sinkscope.base.masked import MASK, Masked
 from sinkscope.base.text import csv_text
-from sinkscope.sinks.measures import MASK, Masked
 from sinkscope.statistics import mean_interval
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
+from sinkscope.base.masked import MASK
 from sinkscope.inspection.survey import probe_names, survey_table
 from sinkscope.sinks import calibration, compare_traces, mechanisms, merge, summary
 from sinkscope.sinks.calibration import COUNTS
 from sinkscope.sinks.depth import depth_table
-from sinkscope.sinks.measures import MASK
 from sinkscope.sinks.summary_table import settings_table
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store, load_part, load_statistics

@@ -15,13 +15,13 @@ import torch
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK, Masked
 from sinkscope.decoding import Decoding
 from sinkscope.generation.generate import check_decoding, generate
 from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import check_policy
-from sinkscope.sinks.measures import MASK, Masked
 from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.grading import check_documents, grade_in_parts
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK
 from sinkscope.decoding.reading import MaskedReading, Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.sinks.measures import MASK
 from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK
 from sinkscope.decoding import decoding_from_options, default_decoding, option_fields
 from sinkscope.decoding.base import select
 from sinkscope.decoding.causal import next_logits
@@ -32,7 +33,6 @@ from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import FixedRule, Policy, check_policy
 from sinkscope.policies.runtime import PolicyRuntime
-from sinkscope.sinks.measures import MASK
 from sinkscope.tasks.task import in_parts, seed_of
 
 DRAWS = 128

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ACTIVE_AND_ALL, ALL, AttentionCall
+from sinkscope.base.masked import MASK
 from sinkscope.decoding.step import Recorded, Request
 from sinkscope.policies.account import StepAccount
-from sinkscope.sinks.measures import MASK
 from sinkscope.trace.anatomy import Residual
 from sinkscope.trace.block_scores import BlockScores, sink_heads
 from sinkscope.trace.capture import Capture, Frame

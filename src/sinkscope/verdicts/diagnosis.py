@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.base.text import html_table
-from sinkscope.sinks.measures import MASK
 from sinkscope.sinks.sink_statistics import (
     OTHER_SETTINGS,
     PARTS,

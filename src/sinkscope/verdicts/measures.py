@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sinkscope.sinks.measures import MASK, Form, Measure
+from sinkscope.base.masked import MASK
+from sinkscope.sinks.measures import Form, Measure
 from sinkscope.statistics import Estimate, kept_share, mean_difference, paired_interval, wilson
 from sinkscope.verdicts.verdict import UNKNOWN
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from sinkscope import MaskTop, parse_policy
-from sinkscope.sinks.measures import MASK
+from sinkscope.base.masked import MASK
 from sinkscope.statistics import Estimate, bounded, holm, mean_interval
 from sinkscope.verdicts import UNKNOWN, Measure, Reason, Status, wording
 from sinkscope.verdicts.verdict import point, weighed
