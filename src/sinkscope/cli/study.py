@@ -199,7 +199,6 @@ def folder_of(name: str | None, out: Path | None) -> Path:
 
 def show_status(study: StudyStatus, json: bool = False) -> None:
     """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
-
     if json:
         show_json(
             {

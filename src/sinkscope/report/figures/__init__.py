@@ -1,6 +1,6 @@
 """Figures for papers: the paper's figures 1 and 3–10, from traces.
 
-One file per figure with one function, `plot_…(traces, *, …)`, that returns a `PaperFigure`: the matplotlib figure, the data
+One function for each, `plot_…(traces, *, …)`, that returns a `PaperFigure`: the matplotlib figure, the data
 behind it and a caption. `make` finds the function by the figure's number; `save_all` saves every figure that traces allow.
 """
 
@@ -21,16 +21,12 @@ if TYPE_CHECKING:
     from sinkscope.report.figures.look import PaperFigure
 
 FIGURES = {
-    "figure_1": "heat_map",
-    "figure_3": "score_histogram",
-    "figure_4": "moving_sink",
-    "figure_5": "layer_head",
-    "figure_6": "split_sinks",
-    "figure_7": "sink_path",
-    "figure_8": "fixed_sink",
-    "figure_9": "score_histogram",
-    "figure_10": "filtered_share",
-}
+    "figure_1": "heat_map.plot_heat_map", "figure_3": "score_histogram.plot_score_histogram",
+    "figure_4": "map_figures.plot_moving_sink", "figure_5": "layer_head.plot_layer_head",
+    "figure_6": "map_figures.plot_split_sinks", "figure_7": "sink_path.plot_sink_path",
+    "figure_8": "map_figures.plot_fixed_sink", "figure_9": "score_histogram.plot_score_histograms",
+    "figure_10": "filtered_share.plot_filtered_share",
+}  # fmt: skip
 """Number in the paper → file and function. Figure 2 is a drawing of decoding orders and shows no data."""
 
 TOGETHER = ("figure_1", "figure_5", "figure_7", "figure_9", "figure_10")
@@ -46,10 +42,8 @@ IN_MEMORY = 2**29
 def make(name: str, source: Any, **options: Any) -> PaperFigure:
     """One figure. source: a trace, or {name: trace}; options: those of its function."""
     check_names([name])
-    plot = getattr(import_module(f"sinkscope.report.figures.{FIGURES[name]}"), f"plot_{FIGURES[name]}")
-    if name == "figure_9":
-        options["name"] = name
-    figure: PaperFigure = plot(source, **options)
+    file, function = FIGURES[name].split(".")
+    figure: PaperFigure = getattr(import_module(f"{__name__}.{file}"), function)(source, **options)
     return figure
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sinkscope.sinks.judging import Judge
 
 
 def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFigure:
-    """One panel for each trace; counts on a log scale, so that the few sinks are seen. name: figure_3 or figure_9.
+    """One panel for each trace; counts on a log scale, so that the few sinks are seen.
 
     Returns:
         Table: trace, lower, upper, count (cells of sample, step, layer, head, key); the last bin is open above. Causal and
@@ -52,3 +53,7 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
         axes[0][0].set_ylabel("cells")
     cells = look.several(f"{trace} {int(of_trace['count'].sum()):,}" for trace, of_trace in parts.items())
     return look.finished(name, figure, table, cells=cells)
+
+
+plot_score_histograms = partial(plot_score_histogram, name="figure_9")
+"""The same of several traces, under its other number."""

@@ -94,26 +94,18 @@ class StudySource:
         order = sorted(parts, key=lambda key: self.models.index(str(key[0])))
         return {f"{model} · {task}" if several else str(model): parts[model, task] for model, task in order}
 
-    def traced(self, model: str) -> list[tuple[int, Row]]:
-        """The summary of a model's first set of traces without a policy."""
-        return self._first("sinks", model)
-
-    def layers(self, model: str) -> list[tuple[int, Row]]:
-        """The layers of the same traces."""
-        return self._first("depth", model)
-
-    def _first(self, table: str, model: str) -> list[tuple[int, Row]]:
-        rows = [
-            (at, row)
-            for at, row in self.rows(table, model=model, policy="none")
-            if missing(row.get("reuse"))  # the exact ones
-        ]
+    def traced(self, table: str, model: str) -> list[tuple[int, Row]]:
+        """A table on a model's first set of traces without a policy, in exact steps: `sinks`, or by layer `depth`."""
+        every = self.rows(table, model=model, policy="none")
+        rows = [(at, row) for at, row in every if missing(row.get("reuse"))]
         return [(at, row) for at, row in rows if row["cell"] == rows[0][1]["cell"]]
 
     def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:
         """Model → measure → (row number, row) of these sections of its summary; models without any are left out."""
         by_model = {
-            model: {str(row["measure"]): (at, row) for at, row in self.traced(model) if row["section"] in sections}
+            model: {
+                str(row["measure"]): (at, row) for at, row in self.traced("sinks", model) if row["section"] in sections
+            }
             for model in self.models
         }
         return {model: rows for model, rows in by_model.items() if rows}
@@ -175,7 +167,7 @@ class StudySource:
     @property
     def _traced_cells(self) -> dict[str, str]:
         """Model → the cell of its first set of traces."""
-        return {model: str(rows[0][1]["cell"]) for model in self.models if (rows := self.traced(model))}
+        return {model: str(rows[0][1]["cell"]) for model in self.models if (rows := self.traced("sinks", model))}
 
     def _maps_of(self, cell: str) -> list[Path]:
         traced = self._cells.get(cell)

@@ -161,7 +161,7 @@ def _with_note(at: int, row: Row, form: str) -> Cell:
 
 def anatomy(source: StudySource) -> dict[str, Any] | None:
     """The section; None without traces."""
-    layers = {model: rows for model in source.models if (rows := source.layers(model))}
+    layers = {model: rows for model in source.models if (rows := source.traced("depth", model))}
     if not layers:
         return None
     caption = "Where sinks are, how strong, and whether they are drains or hubs; 95 % intervals over prompts"
