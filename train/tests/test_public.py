@@ -33,11 +33,12 @@ SEAMS = {
     "report.figures.look": "PAGE PaperFigure finished interval_line sheet style",
     "sinks.categories": "CATEGORIES category_of",
     "base.masked": "MASK",
+    "sinks.strength": "GU_EPSILON",
     "statistics": "Estimate bounded holm mean_interval",
     "study.plugged": "Column ShownTable StudyPlugin VERDICT",
     "tasks.battery": "train_document",
     "tasks.evaluate": "decoding_for",
-    "tasks.generated": "document first",
+    "tasks.generated": "document",
     "tasks.prompting": "SEPARATOR",
     "tasks.registry": "get",
     "tasks.small_code": "",  # as a module of documents

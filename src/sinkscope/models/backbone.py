@@ -76,10 +76,7 @@ def read_settings(checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None,
     rotation.setdefault("rope_type", rotation.pop("type", "default"))
     rotation.setdefault("rope_theta", checkpoint.number("rope_theta", 10000.0))
     usual: dict[str, Any] = {
-        "vocab_size": checkpoint.size("vocab_size"),
-        "hidden_size": width,
-        "num_hidden_layers": checkpoint.size("num_hidden_layers"),
-        "num_attention_heads": heads,
+        **checkpoint.sizes("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
         "num_key_value_heads": kv_heads,
         "head_dim": checkpoint.size("head_dim", max(1, width // heads)),
         "max_position_embeddings": checkpoint.size("max_position_embeddings", 131072),
@@ -219,9 +216,7 @@ def routing(checkpoint: Checkpoint, normalised: bool = False) -> dict[str, Any]:
         normalised: whether the weights of the chosen experts sum to 1 where config.json does not say.
     """
     return {
-        "moe_intermediate_size": checkpoint.size("moe_intermediate_size"),
-        "num_experts": checkpoint.size("num_experts"),
-        "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
+        **checkpoint.sizes("moe_intermediate_size", "num_experts", "num_experts_per_tok"),
         "decoder_sparse_step": checkpoint.size("decoder_sparse_step", 1),
         "mlp_only_layers": list(checkpoint.config.get("mlp_only_layers") or []),
         "norm_topk_prob": bool(checkpoint.config.get("norm_topk_prob", normalised)),

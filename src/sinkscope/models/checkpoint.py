@@ -116,6 +116,10 @@ class Checkpoint:
             raise self._misfit(name, value, "a whole number")
         return int(value)
 
+    def sizes(self, *names: str, **renamed: str) -> dict[str, int]:
+        """Several sizes that must be there, by the names of config.json, or by ours (ours = theirs)."""
+        return {ours: self.size(theirs) for ours, theirs in ({name: name for name in names} | renamed).items()}
+
     @property
     def rows(self) -> int:
         """Rows of the embedding; LLaDA's files may name more than the tokenizer has tokens."""

@@ -62,9 +62,7 @@ class Llada2(BackboneFamily):
             )
         return {
             "rope": {"partial_rotary_factor": rotated},
-            "moe_intermediate_size": checkpoint.size("moe_intermediate_size"),
-            "n_routed_experts": checkpoint.size("num_experts"),
-            "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
+            **checkpoint.sizes("moe_intermediate_size", "num_experts_per_tok", n_routed_experts="num_experts"),
             "n_shared_experts": checkpoint.size("num_shared_experts", 1),
             "n_group": checkpoint.size("n_group", 1),
             "topk_group": checkpoint.size("topk_group", 1),

@@ -32,10 +32,10 @@ class LladaMoe(BackboneFamily):
         sparse = checkpoint.config.get("moe_layer_freq") or [1] * checkpoint.size("num_hidden_layers")
         return {
             "head_dim": checkpoint.size("hidden_size") // checkpoint.size("num_attention_heads"),
-            "intermediate_size": checkpoint.size("dense_intermediate_size"),
-            "moe_intermediate_size": checkpoint.size("expert_intermediate_size"),
-            "num_experts": checkpoint.size("num_experts"),
-            "num_experts_per_tok": checkpoint.size("num_experts_per_tok"),
+            **checkpoint.sizes("num_experts", "num_experts_per_tok"),
+            **checkpoint.sizes(
+                intermediate_size="dense_intermediate_size", moe_intermediate_size="expert_intermediate_size"
+            ),
             "mlp_only_layers": [layer for layer, routed in enumerate(sparse) if not routed],
             "norm_topk_prob": False,
         }

@@ -18,7 +18,8 @@ from sinkscope.attention.distant import whole
 from sinkscope.attention.visibility import Visibility, query_weights, relative
 from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.sinks.categories import CATEGORIES, category_of
-from sinkscope.tasks import generated, small_code, word_problems
+from sinkscope.sinks.strength import GU_EPSILON
+from sinkscope.tasks import registry
 from sinkscope_train.documents import held_out_prose
 from sinkscope_train.network import hidden_states, masked_at, rotation
 from sinkscope_train.recipe import BLOCK, LENGTH, Recipe
@@ -26,8 +27,6 @@ from sinkscope_train.rows import Batch, RowMaker
 from sinkscope_train.vocabulary import Vocabulary
 
 TIMES = (0.25, 0.5, 0.75, 1.0)
-GU = 0.3
-"""Threshold of Gu et al. (arXiv 2410.10781): mean attention that a key gets from the queries that see it."""
 SEEN_BY = 16
 """A key of a causal model that fewer queries see says nothing."""
 EACH = 16
@@ -68,8 +67,8 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     """The probe of a recipe: the same texts for all, and masks drawn from one seed (where they fall depends on where the
     answer begins, which is a matter of the chat template)."""
     rows = RowMaker(vocabulary)
-    tasks = [generated.first(task.draft, task.VERSION, "test", each) for task in (word_problems, small_code)]
-    asked = [(document.question, document.answer) for documents in tasks for document in documents]
+    tasks = [registry.get(name, "causal") for name in ("word_problems", "small_code")]
+    asked = [(document.question, document.answer) for task in tasks for document in task.documents(each)]
     asked += [("", text) for text in held_out_prose(each)]
     questions, answers = (vocabulary.encode(texts) for texts in zip(*asked, strict=True))
     made = [
@@ -170,8 +169,8 @@ def _layer(call: AttentionCall, output: Tensor, real: Tensor, categories: Tensor
     return {
         "sink_heads": has_sink.float().mean(),
         "sinks_per_head": sink.sum(-1).float().mean(),
-        "gu_first": (usable[..., 0] > GU).float().mean(),
-        "gu_any": (usable > GU).any(-1).float().mean(),
+        "gu_first": (usable[..., 0] > GU_EPSILON).float().mean(),
+        "gu_any": (usable > GU_EPSILON).any(-1).float().mean(),
         "max_received": received.nan_to_num(0.0).amax(-1).mean(),
         "value_ratio": at.nanmean(),
         "hidden_ratio": hidden_at.nanmean(),
