@@ -23,9 +23,9 @@ from sinkscope.decoding.llada import LladaDecoding
 from sinkscope.generation.timing import SKIPPED, random_tokens, synchronize
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import encode
-from sinkscope.reuse.acting import Acting
 from sinkscope.reuse.rule import Reuse
 from sinkscope.reuse.text import parse_reuse
+from sinkscope.reuse.wrapper import Acting
 
 RULES = (
     "prefix:block", "prefix:block,fresh=rest", "prefix:8", "sparse:0.5,by=received", "sparse:0.25,by=received",
@@ -94,7 +94,7 @@ class _Loop:
         (rows,) = plan.groups()
         self.device = model.device
         self.rule = None if rule is None else Acting(rule)
-        self.group = plan.start(rows, wrap=None if self.rule is None else self.rule.wrap)
+        self.group = plan.start(rows, wraps=() if self.rule is None else [self.rule.wrap])
         self.forget()
 
     def advance(self, steps: int) -> None:

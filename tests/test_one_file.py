@@ -26,7 +26,7 @@ ADDED = {
     "models": f"{THINGS}\nfrom sinkscope.models.family import FAMILIES\nFAMILIES.add(ECHO)\n",
     "decoding": f"{THINGS}\nfrom sinkscope.decoding import DECODINGS\nDECODINGS.add(EchoDecoding)\n",
     "policies": f"{THINGS}\nfrom sinkscope.policies import POLICIES\nPOLICIES.add(MaskRank)\n",
-    "reuse": f"{OFTEN}\nfrom sinkscope.reuse import REUSES\nREUSES.add(Often)\n",
+    "reuse": f"{OFTEN}\nfrom sinkscope.reuse.rule import REUSES\nREUSES.add(Often)\n",
 }
 """Folder → the file that is added to it: what the tests of extension packages have, registered inside."""
 

@@ -8,8 +8,8 @@ from tests.helpers import golden
 from tests.reuse.test_partial import Reference
 
 import sinkscope as ss
-from sinkscope.reuse import shadowed
 from sinkscope.reuse.rule import Candidates
+from sinkscope.reuse.text import shadowed
 
 PROMPT = 18
 

@@ -35,7 +35,7 @@ def test_records_do_not_depend_on_the_batch(model: ss.Model, rule: str, threshol
     one, many = (ss.evaluate(model, "word_problems", decoding, limit=6, batch_size=size, reuse=rule) for size in (1, 6))
     assert one.records == many.records
     assert one.settings["reuse"] == rule
-    assert all(record.reuse == rule for record in one.records)
+    assert all(record.extras["reuse"] == rule for record in one.records)
 
 
 def test_seeds_of_random_rules_and_of_none(model: ss.Model) -> None:
@@ -50,7 +50,7 @@ def test_seeds_of_random_rules_and_of_none(model: ss.Model) -> None:
 def test_an_exact_rule_gives_the_records_of_none(model: ss.Model) -> None:
     decoding = ss.LladaDecoding(8, block=4)
     plain, exact = (ss.evaluate(model, "word_problems", decoding, limit=3, reuse=rule) for rule in (None, "prefix:1"))
-    same = [replace(row, reuse=None, settings=plain.settings) for row in exact.records]
+    same = [replace(row, extras={}, settings=plain.settings) for row in exact.records]
     assert tuple(same) == plain.records
     assert "prefix:1, exact" in repr(exact)
 
@@ -66,7 +66,7 @@ def test_the_trace_command_says_it(model: ss.Model, tmp_path: Path) -> None:
         "trace", str(model.source), "--prompt", "hello", "--decoding", "length=8,block=4", "--reuse", "prefix:2",
     ]  # fmt: skip
     done = CliRunner().invoke(cli.app, [*words, "--device", "cpu", "--out", str(out)], catch_exceptions=False)
-    assert "reuse prefix:2: approximate steps" in done.stdout
+    assert "reuse prefix:2, approximate steps: " in done.stdout
     made = ss.Trace.open(out)
     assert made.attributes["reuse"] == "prefix:2"
     assert 0 < float(made.dataset["fresh"].mean()) < 1

@@ -8,9 +8,9 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.models.model import Model
-from sinkscope.reuse import shadowed
 from sinkscope.reuse.agreement import agreement
 from sinkscope.reuse.rule import Candidates
+from sinkscope.reuse.text import shadowed
 
 SINKS = range(10, 18)
 """Tokens that draw all attention; each makes the masks an answer of its own, ANSWER + token."""

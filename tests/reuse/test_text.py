@@ -9,7 +9,8 @@ import torch
 from tests.helpers import golden
 
 import sinkscope as ss
-from sinkscope.reuse import PRESETS, REUSES
+from sinkscope.reuse.rule import REUSES
+from sinkscope.reuse.text import PRESETS
 
 PROMPT = torch.arange(20, 29)[None]
 

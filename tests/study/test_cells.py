@@ -47,7 +47,7 @@ def known(cell: Cell = CELL, **experiment: object) -> str:
     [
         {"decoding": replace(small.SHORT, steps=8)},
         {"policy": ss.MaskTop(2)},
-        {"reuse": ss.parse_reuse("prefix:2")},
+        {"extras": {"reuse": ss.parse_reuse("prefix:2")}},
         {"seeds": (1,)},
         {"seeds": (0, 1), "decoding": replace(small.SHORT, remasking="random")},
         {"task": registry.get("small_code", "llada")},

@@ -14,9 +14,9 @@ from tests.study import small
 
 from sinkscope.base.errors import InputError
 from sinkscope.report.study import make_report
+from sinkscope.reuse.study.table import Rule
 from sinkscope.study import spec
-from sinkscope.study.cells import expanded_reuse
-from sinkscope.study.reuse_table import Rule
+from sinkscope.study.cells import expanded_extras
 from sinkscope.study.store import Store
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_the_report_shows_the_frontier(done: tuple[Path, Path, str], tmp_path: P
     from sinkscope.report.study.source import read
 
     _, out, _ = done
-    assert [figure.name for figure in study_figures(read(out))] == ["frontier", "sensitivity"]
+    assert [figure.name for figure in study_figures(read(out))] == ["sensitivity", "frontier"]
     page = make_report(out).read_text(encoding="utf-8")
     assert 'id="reuse"' in page
     assert page.count('data-at="reuse/') > 20
@@ -155,10 +155,13 @@ def test_wrong_studies_are_refused(tmp_path: Path) -> None:
     from sinkscope.decoding.causal import GreedyDecoding
 
     with pytest.raises(InputError, match="diffusion"):
-        expanded_reuse(["prefix:2"], 1, GreedyDecoding())
-    assert list(map(str, expanded_reuse(["sparse:4,by=random,seed=3"], 2))) == [
-        "sparse:4,by=random,seed=3",
-        "sparse:4,by=random,seed=4",
+        expanded_extras({"reuse": ["prefix:2"]}, 1, GreedyDecoding())
+    listed = {"reuse": ["none", "dkv-cache", "sparse:4,by=random,seed=3"]}
+    assert [{name: str(rule) for name, rule in extras.items()} for extras in expanded_extras(listed, 2)] == [
+        {},
+        {"reuse": "prefix:8,fresh=masks"},
+        {"reuse": "sparse:4,by=random,seed=3"},
+        {"reuse": "sparse:4,by=random,seed=4"},
     ]
 
 
@@ -194,9 +197,9 @@ def test_documents_that_run_together_agree_as_alone(
 ) -> None:
     """On a GPU prompts of different lengths run together, padded; here that is asked for."""
     from sinkscope.models.load import load
+    from sinkscope.reuse.study.agreements import compared
     from sinkscope.study.cells import identify, outline
     from sinkscope.study.facts import facts_of
-    from sinkscope.study.shard import _agreements
 
     blocks = ["[decodings.short]", "dream = { length = 8, steps = 8 }", "causal = { length = 8 }"]
     blocks += ["[[replay]]", 'task = "word_problems"', 'decodings = ["short"]', "samples = 2"]
@@ -208,10 +211,10 @@ def test_documents_that_run_together_agree_as_alone(
     model = load(study.models[0].source, "cpu", "float32")
     for cell in identify(outline(study, facts)):
         items = cell.items()
-        alone = [row for item in items for rows in _agreements(cell, model, [item], 1) for row in rows]
+        alone = [row for item in items for rows in compared(cell, model, [item], 1) for row in rows]
         monkeypatch.setattr("sinkscope.decoding.groups.runs_together", lambda *_: True)
-        monkeypatch.setattr("sinkscope.study.shard.batches", lambda *_: [[0, 1]])
-        (together,) = _agreements(cell, model, items, "auto")
+        monkeypatch.setattr("sinkscope.reuse.study.agreements.batches", lambda *_: [[0, 1]])
+        (together,) = compared(cell, model, items, "auto")
         monkeypatch.undo()
         assert len({row.more["prompt_tokens"] for row in alone}) > 1
         for one, other in zip(alone, together, strict=True):

@@ -22,7 +22,6 @@ def test_the_built_in_studies() -> None:
     own = [name for name, path in spec.builtin().items() if path.parent == spec.BUILTIN]
     assert own == [
         "battery", "english", "families", "full", "inside", "mechanisms", "organisms", "pairs", "paper", "protocol", "quick",
-        "reuse",
     ]  # fmt: skip
 
 

@@ -18,6 +18,9 @@ from sinkscope.base.errors import InputError, SinkscopeError, nearest
 
 Thing = TypeVar("Thing")
 
+FOLDERS = ("sinkscope.reuse",)
+"""Our folders that plug in: the rest of the package reaches them through registries alone (`base.extras`, `study.plugged`)."""
+
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
     """Things of one kind by name. Modules of the package and entry points are imported when a name is first looked up.
@@ -27,10 +30,18 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         group: the entry-point group, such as "sinkscope.policies".
         check: raises InputError when something cannot be registered, and returns its name.
         package: the package of ours whose modules register things, in the order of their names; None: none does.
+        module: the module in each of our `FOLDERS` that registers things; None: none does.
     """
 
-    def __init__(self, kind: str, group: str, check: Callable[[object], str], package: str | None = None) -> None:
-        self.kind, self.group, self.package, self._check = kind, group, package, check
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        check: Callable[[object], str],
+        package: str | None = None,
+        module: str | None = None,
+    ) -> None:
+        self.kind, self.group, self.package, self.module, self._check = kind, group, package, module, check
         self._things: dict[str, Thing] = {}
         self._loaded, self._lock = False, RLock()
 
@@ -71,6 +82,8 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
                     import_module(f"{self.package}.{module.name}")
                 # In the order of the files, whichever of them was imported first; what was registered from outside comes last.
                 self._things = dict(sorted(self._things.items(), key=self._by_file))
+            for folder in FOLDERS if self.module else ():
+                import_module(f"{folder}.{self.module}")
             for point in entry_points(group=self.group):
                 self._add_point(point)
 

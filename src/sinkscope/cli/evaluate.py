@@ -12,6 +12,7 @@ import typer
 import sinkscope as ss
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import Extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
@@ -27,13 +28,15 @@ _SIZE = "answers at a time, or auto; no result depends on it"
 _SEED = "may be repeated for a decoding that samples; default: 0"
 
 
+@options.with_extras
 def evaluate(
     context: typer.Context,
     source: Annotated[str | None, argument("MODEL", SOURCE_HELP)] = None,
     task: Annotated[str | None, option("TASK", _TASK)] = None,
     limit: Annotated[int | None, option("N", "only the first N documents; default: all")] = None,
     policy: options.Policy = None,
-    reuse: options.Reuse = None,
+    *,
+    extras: Extras,
     decoding: options.DecodingText = None,
     length: options.Length = None,
     steps: options.Steps = None,
@@ -53,7 +56,6 @@ def evaluate(
 ) -> None:
     """Answer a task's documents and grade them, or only grade what is saved."""
     from sinkscope.models.load import family_of, find
-    from sinkscope.reuse import as_reuse
     from sinkscope.tasks.answer import items
     from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare, write_answers
     from sinkscope.tasks.experiment import Experiment, ModelIdentity
@@ -74,7 +76,6 @@ def evaluate(
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
     rule = None if policy is None else ss.parse_policy(policy)
-    approximate = as_reuse(reuse)
     size = _batch_size(batch_size)
     if no_grade and out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
@@ -88,7 +89,7 @@ def evaluate(
     with working(f"loading {source}"):
         model = ss.load(source, device, dtype, revision)
     loop = decoding_of(model, decoding, length, steps, decoding_options(chosen, family))
-    experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, approximate, tuple(seed or (0,)))
+    experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, extras, tuple(seed or (0,)))
     try:
         shares = chosen.settings().get("measure", ACCURACY) == ACCURACY
         with Watch(chosen.name) as watch:
@@ -155,12 +156,12 @@ def show(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) -> N
 
     if json:
         low, high = evaluation.interval
-        saved = evaluation.work_saved
+        facts = {name: fact for outcome in evaluation.extras.values() for name, fact in outcome.facts().items()}
         show_json(
             {
                 evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
                 "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
-                "records": evaluation.table(), **({} if saved is None else {"work_saved": saved}),
+                "records": evaluation.table(), **facts,
             }
         )  # fmt: skip
         return

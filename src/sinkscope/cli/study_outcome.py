@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sinkscope.base.extras import EXTRAS
 from sinkscope.base.masked import Masked
 from sinkscope.base.text import aligned
 from sinkscope.report.study.source import diagnoses
@@ -35,7 +36,7 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
     """
     frames = outcome.frames
     said = [line for table in TABLES for line in _wide(outcome, *table)]
-    for table in (shown.REUSE, *(one for plugin in PLUGINS.values() for one in plugin.terminal)):
+    for table in (one for plugin in PLUGINS.values() for one in plugin.terminal):
         said += shown.lines(table, frames.get(table.name))
     told = diagnoses(frames)
     for model in (one.name for one in outcome.study.models if one.name in told):
@@ -52,7 +53,7 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
 
 def outcome_data(outcome: Outcome, out: Path, report: Path | None) -> dict[str, Any]:
     """The same for programs."""
-    names = ("results", "likelihood", "reuse", "diagnosis", "needs", "claims", "not_graded")
+    names = ("results", "likelihood", *EXTRAS, "diagnosis", "needs", "claims", "not_graded")
     return {
         "study": outcome.study.name, "folder": out, "report": report, "answers_computed": outcome.computed,
         **{name: outcome.frames.get(name) for name in names},

@@ -11,6 +11,7 @@ import typer
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import Extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, prompts_in, read_ids
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
@@ -24,6 +25,7 @@ _REPLACE = "replace what is at --out: a trace, once the new one is whole, or an 
 _RECORDED = "What is recorded"
 
 
+@options.with_extras
 def trace(
     context: typer.Context,
     source: Annotated[str, argument("MODEL", _SOURCE)],
@@ -37,7 +39,8 @@ def trace(
     length: options.Length = None,
     steps: options.Steps = None,
     policy: options.Policy = None,
-    reuse: options.Reuse = None,
+    *,
+    extras: Extras,
     seed: Annotated[int | None, option("N", "random seed; several prompts get seed, seed + 1, …")] = None,
     level: Annotated[str, option("NAME", "heads, layers or maps", panel=_RECORDED)] = "heads",
     by_query: Annotated[bool, switch("--by-query", "by kind of querying token", _RECORDED)] = False,
@@ -57,7 +60,6 @@ def trace(
     """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
     from sinkscope.decoding.given import given_text
     from sinkscope.models.prompts import encode
-    from sinkscope.reuse import as_reuse
     from sinkscope.tasks.sources import text_of
     from sinkscope.trace.storage import partial_path
 
@@ -73,7 +75,6 @@ def trace(
         raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
     rule = None if policy is None else ss.parse_policy(policy)
-    approximate = as_reuse(reuse)
     check_out(out, overwrite)
     check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
     with working(f"loading {source}"):
@@ -96,13 +97,13 @@ def trace(
     rows = len(batch.ids)
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
-        words = "" if approximate is None else f", reuse {approximate}"
+        words = "".join(f", {name} {extra}" for name, extra in extras.items())
         say(repr(model), f"decoding {loop}, policy {rule or 'none'}{words}, seed {seeds}")
     try:
         with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as tell:
             run = ss.generate(
                 model, batch.ids, loop, policy=rule, capture=capture, seed=seeds, attention_mask=batch.real, out=out,
-                progress=tell, cache=cache, reuse=approximate, overwrite=overwrite,
+                progress=tell, cache=cache, overwrite=overwrite, **extras,
             )  # fmt: skip
     except BaseException:
         if partial_path(out).exists():

@@ -7,7 +7,7 @@ a forward of few rows costs as much as one of many, they run together, padded on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
 
@@ -176,10 +176,10 @@ class Plan:
         prompts, real = self._prompts(rows), self._padding(rows)
         return accelerated(Engine(self.model, real, policy, recorder, self.cached, prompts))
 
-    def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wrap: Wrap | None = None) -> Group:
+    def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wraps: Iterable[Wrap] = ()) -> Group:
         """A group with its loop, not started yet."""
         decoding, engine = self.decoding, self.engine(rows, recorder)
-        if wrap is not None:
+        for wrap in wraps:
             wrap(engine, row_keys(self.seed, rows.rows))
         streams = None
         if self.seed is not None and decoding.draws:

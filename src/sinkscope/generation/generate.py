@@ -6,7 +6,7 @@ Groups of rows (see `decoding.groups`) advance in step, one forward each, so tha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import Acting, Extra, Outcome, read_extras
 from sinkscope.decoding.base import Decoding, decoding_from_options, default_decoding
 from sinkscope.decoding.groups import Group, Plan, check_seeds
 from sinkscope.decoding.step import Twin
-from sinkscope.generation.run import Extra, Run
+from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import PromptBatch, decode, encode
@@ -30,7 +31,6 @@ from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import provenance, token_texts
 
 if TYPE_CHECKING:
-    from sinkscope.reuse.acting import Acting
     from sinkscope.reuse.rule import Reuse
     from sinkscope.reuse.shadow import Shadowed
 
@@ -87,23 +87,22 @@ def generate(
     model = model.mode(decoding.causal)
     policy = None if policy is None else as_policy(policy)
     recorded = as_capture(capture)
-    rule = None
-    if reuse is not None:
-        from sinkscope.reuse.acting import acting  # without a rule nothing of it is needed
-
-        rule = acting(reuse, model, decoding, policy, recorded)
+    extras = {} if reuse is None else read_extras({"reuse": reuse})
+    for extra in extras.values():
+        extra.check(decoding, model, policy, recorded)
+    acting = {name: extra.begin() for name, extra in extras.items()}
     batch = encode(model, decoding.prompted(model, prompts), attention_mask)
     layout = decoding.laid_out(model, batch.ids, batch.real)
     batch = batch if layout is None else PromptBatch(*layout)
-    plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, rule)
+    plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, acting.values())
     recorder, groups = None, []
     if recorded is not None or out is not None:
-        recorder = _recorder(plan, recorded or Capture(), policy, rule, out, overwrite)
+        recorder = _recorder(plan, recorded or Capture(), policy, extras, out, overwrite)
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
                 rows_recorder = None if recorder is None else recorder.for_rows(rows.rows, rows.offset)
-                groups.append(plan.start(rows, rows_recorder, None if rule is None else rule.wrap))
+                groups.append(plan.start(rows, rows_recorder, [extra.wrap for extra in acting.values()]))
             driven = _drive(plan, groups, recorder, progress)
     except BaseException:
         if recorder is not None:
@@ -112,8 +111,8 @@ def generate(
     finally:
         for group in groups:
             group.engine.release()
-    extras = {} if rule is None else {"reuse": rule.outcome(partial(_by_row, groups), len(driven.ties))}
-    return _run(plan, groups, driven, policy, recorder, extras)
+    outcomes = {name: extra.outcome(partial(_by_row, groups), len(driven.ties)) for name, extra in acting.items()}
+    return _run(plan, groups, driven, policy, recorder, outcomes)
 
 
 def _decoding(model: Model, decoding: Decoding | None, options: Mapping[str, Any]) -> Decoding:
@@ -133,7 +132,7 @@ def _plan(
     seed: int | list[int] | None,
     unconditional: Any,
     cache: bool | None,
-    rule: Acting | None,
+    acting: Iterable[Acting],
 ) -> Plan:
     """How the rows run, with everything checked that the user gave."""
     twin = _twin(model, batch, decoding, unconditional)
@@ -158,7 +157,7 @@ def _plan(
         twin,
         checked,
         cached=bool(decoding.cached) if cache is None else cache,
-        apart=rule is not None and rule.apart(decoding),
+        apart=any(extra.apart(decoding) for extra in acting),
     )
 
 
@@ -166,15 +165,14 @@ def _recorder(
     plan: Plan,
     capture: Capture,
     policy: Policy | None,
-    rule: Acting | None,
+    extras: Mapping[str, Extra],
     out: str | os.PathLike[str] | None,
     overwrite: bool,
 ) -> Recorder:
     """What records the generation, with a writer that has begun."""
-    about = provenance(
-        plan.model, plan.decoding, policy, capture, plan.seed, {} if rule is None else {"reuse": str(rule.rule)}
-    )
-    frame = _frame(plan, capture, rule is not None)
+    texts = {name: extra.identity() for name, extra in extras.items()}
+    about = provenance(plan.model, plan.decoding, policy, capture, plan.seed, texts)
+    frame = _frame(plan, capture, bool(extras))
     writer = trace_writer(out, frame, capture, about, overwrite)
     return Recorder(frame, capture, writer, plan.batch.ids.cpu().numpy(), about)
 
@@ -198,7 +196,7 @@ def _run(
     driven: _Driven,
     policy: Policy | None,
     recorder: Recorder | None,
-    extras: Mapping[str, Extra],
+    extras: Mapping[str, Outcome],
 ) -> Run:
     """The result, with the finished trace."""
     model, decoding, batch, states = plan.model, plan.decoding, plan.batch, driven.states

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from sinkscope.base.extras import Outcome
 from sinkscope.base.masked import MASK
 from sinkscope.base.text import html_table
 from sinkscope.decoding.base import Decoding
 
 if TYPE_CHECKING:
     from sinkscope.trace.trace import Trace
-
-
-class Extra(Protocol):
-    """What a plug-in adds to a run. Its text is how a person reads it.
-
-    Attributes:
-        exact: whether the run is what it would be without the plug-in.
-    """
-
-    @property
-    def exact(self) -> bool: ...
-
-    def facts(self) -> dict[str, Any]:
-        """Of the whole run, for JSON."""
-
-    def row(self, row: int) -> dict[str, Any]:
-        """Of one row, for its record."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +36,7 @@ class Run:
         trace: what was recorded; None without capture.
         hidden_share: Float [B]: under a policy, the fraction of attention that it removed, mean over all layers and heads and
             the steps in which it masked anything.
-        extras: what plug-ins add, by name.
+        extras: what each extra did (`sinkscope.base.extras`), by name.
         sinks_hit: Float [B]: the share of all sinks (ε = 3) of those steps, pooled over layers and heads, that it masked; NaN
             when there were none.
         strongest_hit: Float [B]: the share of heads with a sink, over layers and those steps, whose strongest one it masked.
@@ -81,7 +65,7 @@ class Run:
     output: Tensor | None = None
     answers: list[list[int]] = field(default_factory=list)
     taken: list[int] = field(default_factory=list)
-    extras: Mapping[str, Extra] = field(default_factory=dict)
+    extras: Mapping[str, Outcome] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """How many steps ran."""
@@ -96,7 +80,7 @@ class Run:
         return self.taken[row]
 
     def row_extras(self, row: int) -> dict[str, Any]:
-        """What the record of a row says of plug-ins."""
+        """What the record of a row says of extras."""
         return {name: value for extra in self.extras.values() for name, value in extra.row(row).items()}
 
     @property

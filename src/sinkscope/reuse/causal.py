@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,9 +11,51 @@ from sinkscope.attention.context import ALL, AttentionCall, ForwardContext, Plac
 from sinkscope.attention.key_mask import KeyMask
 from sinkscope.attention.visibility import Visibility
 from sinkscope.models.model import Model
-from sinkscope.policies.numbers import priorities
 from sinkscope.reuse.rule import Candidates, Reuse
+from sinkscope.reuse.state import drawn, first_of
 from sinkscope.reuse.work import WorkCount
+
+
+@dataclass
+class Looked:
+    """Which keys of the cache forwards look at.
+
+    Attributes:
+        full: whether the forward that runs looks at all of them. age: forwards since the last one that did.
+        written: Bool [B, K]: real columns so far, the newest among them.
+        open: layer → Bool [B, K]: the columns that were not dropped, as the last forward left them.
+        columns: layer → Long [B, k]: those that take part in a forward that is not full, the newest last; a row with fewer than
+            the others has any columns in between.
+    """
+
+    full: bool = True
+    age: int = 0
+    written: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    open: dict[int, Tensor] = field(default_factory=dict)
+    columns: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Sums:
+    """What keys received so far, from all queries that saw them.
+
+    Attributes:
+        mass: layer → Float64 [B, K]: attention, mean over the heads.
+        uniform: Float64 [B, K]: what uniform attention would have brought them, the same in every layer.
+    """
+
+    mass: dict[int, Tensor] = field(default_factory=dict)
+    uniform: Tensor | None = None
+
+    def add(self, layer: int, mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """Count the attention of a forward's queries in a layer; its sums."""
+        if layer in self.mass:
+            mass = mass + _grown(self.mass[layer], mass.shape[1])
+        self.mass[layer] = mass
+        if layer == 0 or self.uniform is None:
+            before = 0.0 if self.uniform is None else _grown(self.uniform, mass.shape[1])
+            self.uniform = (uniform + before).double()
+        return mass, self.uniform
 
 
 class CausalReuseRuntime:
@@ -35,59 +77,47 @@ class CausalReuseRuntime:
         self.rule, self.real = rule, real
         self.work = WorkCount(model, len(row_keys))
         self._row_keys = torch.tensor(row_keys, dtype=torch.long)
-        self._age = 0
-        self._steps = 0
-        self._full = True
-        self._written = torch.empty(0, dtype=torch.bool)
-        self._mass: dict[int, Tensor] = {}
-        self._uniform: Tensor | None = None
-        self._open: dict[int, Tensor] = {}
-        self._columns: dict[int, Tensor] = {}
+        self._device = model.home or (model.device if real is None else real.device)  # where attention is computed
+        self._looked, self._sums = Looked(), Sums()
 
     def begin(self, context: ForwardContext, rows: int, written: int, fed: int, alive: Tensor | None) -> ForwardContext:
         """The context of the next forward, of the columns from `fed` to `written`."""
-        device = self._row_keys.device if self.real is None else self.real.device
-        if self._columns:
-            device = next(iter(self._columns.values())).device
-        ones = torch.ones(rows, written, dtype=torch.bool, device=device)
-        self._written = ones if self.real is None else self.real[:, :written]
-        self._steps += 1
-        self._age += 1
-        self._full = fed == 0 or self.rule.due(self._age, False)
-        keys = self._written.sum(1)
+        looked = self._looked
+        ones = torch.ones(rows, written, dtype=torch.bool, device=self._device)
+        looked.written = ones if self.real is None else self.real[:, :written]
+        looked.age += 1
+        looked.full = fed == 0 or self.rule.due(looked.age, False)
+        keys = looked.written.sum(1)
         queries = keys if fed == 0 else torch.ones_like(keys)
         # What the same forward costs without reuse: the saving is told from it.
         exact = self.work.cost(queries, keys)
-        if self._full:
-            self._age = 0
+        if looked.full:
+            looked.age = 0
             self.work.add(exact, exact, alive)
             return replace(context, policy=self)
-        newest = torch.full((rows, 1), written - 1, device=device)
-        chosen = next(iter(self._open.values()))
-        counts = chosen.sum(1)
-        self._columns = {
-            layer: torch.cat([_first(layer_open, int(counts.max())), newest], 1)
-            for layer, layer_open in self._open.items()
+        newest = torch.full((rows, 1), written - 1, device=self._device)
+        counts = next(iter(looked.open.values())).sum(1)
+        most = int(counts.max())
+        looked.columns = {
+            layer: torch.cat([first_of(layer_open, most), newest], 1) for layer, layer_open in looked.open.items()
         }
-        valid = torch.arange(int(counts.max()), device=device) < counts[:, None]
+        valid = torch.arange(most, device=self._device) < counts[:, None]
         seen = torch.cat([valid, torch.ones_like(valid[:, :1])], 1)
         # The open keys, and the newest itself.
         self.work.add(self.work.cost(queries, counts + 1), exact, alive)
-        placed = Placed(self._columns, self._written)
+        placed = Placed(looked.columns, looked.written)
         return replace(context, policy=self, editor=self, real=seen, newest=True, causal=False, placed=placed)
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values of the columns that take part, of all that are in the cache."""
-        index = self._columns[layer][:, None, :, None]
+        index = self._looked.columns[layer][:, None, :, None]
         key = key.gather(2, index.expand(-1, key.shape[1], -1, key.shape[3]))
         return key, value.gather(2, index.expand(-1, value.shape[1], -1, value.shape[3]))
 
     def output(self, layer: int, output: Tensor) -> Tensor:
-        """Outputs stay as they are."""
         return output
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
-        """Nothing is masked."""
         return None
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -96,7 +126,8 @@ class CausalReuseRuntime:
 
     def measure(self, call: AttentionCall) -> None:
         """Add what a layer's keys received, and choose which of them stay for the next step."""
-        written = self._written.to(call.key.device)
+        looked, layer = self._looked, call.layer
+        written = looked.written.to(call.key.device)
         rows, columns = written.shape
         # Several queries: the prompt, whose every query counts. Else the newest token's row alone.
         if call.query.shape[2] > 1:
@@ -105,35 +136,20 @@ class CausalReuseRuntime:
         else:
             mass = call.newest().mean(1).double()
             uniform = written / written.sum(1, keepdim=True)
-            if not self._full:
+            if not looked.full:
                 # Its keys are the chosen columns only, so what they received goes back to their places among all.
-                mass = mass.new_zeros(rows, columns).scatter_add_(1, self._columns[call.layer], mass)
-        if call.layer in self._mass:
-            mass = mass + _grown(self._mass[call.layer], columns)
-        self._mass[call.layer] = mass
-        if call.layer == 0 or self._uniform is None:
-            self._uniform = (uniform if self._uniform is None else uniform + _grown(self._uniform, columns)).double()
+                mass = mass.new_zeros(rows, columns).scatter_add_(1, looked.columns[layer], mass)
+        mass, expected = self._sums.add(layer, mass, uniform)
         candidates = written
-        if not self._full:
-            candidates = _grown(self._open[call.layer], columns)
+        if not looked.full:
+            candidates = _grown(looked.open[layer], columns)
             candidates[:, -1] = True
         near = torch.arange(columns, device=written.device).double().expand(rows, -1)
-        first = (~written).sum(1)
-        steps = torch.full((rows, 1), 0, device=written.device)
-        seed = int(getattr(self.rule, "seed", 0))
-        random = priorities(seed, self._row_keys, call.layer, 1, steps, first, columns)[:, 0].double()
-        sinks = mass / self._uniform.clamp(min=1e-300)
-        chosen = Candidates(candidates, sinks, mass, near, random, written.sum(1))
-        self._open[call.layer] = self.rule.choose(chosen)
-        if not self._columns:
-            self._columns = {call.layer: near.long()}
+        random = drawn(self.rule, self._row_keys, layer, 0, written)
+        sinks = mass / expected.clamp(min=1e-300)
+        looked.open[layer] = self.rule.choose(Candidates(candidates, sinks, mass, near, random, written.sum(1)))
 
 
 def _grown(values: Tensor, columns: int) -> Tensor:
     """The values [B, K] with zeros for the columns that came since."""
     return torch.nn.functional.pad(values, (0, columns - values.shape[1]))
-
-
-def _first(chosen: Tensor, count: int) -> Tensor:
-    """Long [B, count]: the chosen columns of Bool [B, K] in order, others where a row has fewer."""
-    return (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, :count]

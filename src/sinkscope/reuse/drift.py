@@ -56,17 +56,14 @@ class DriftReuse(Reuse):
 
     @property
     def tracks(self) -> bool:
-        """By key."""
         return self.by == "key"
 
     @property
     def unites(self) -> bool:
-        """By union."""
         return self.by == "union"
 
     @property
     def deepens(self) -> bool:
-        """With refresh "layers"."""
         return self.refresh == "layers"
 
     @property
@@ -76,7 +73,6 @@ class DriftReuse(Reuse):
 
     @property
     def exact(self) -> bool:
-        """By key, with a threshold of 1 or more."""
         return self.tracks and self.threshold >= 1
 
     def due(self, age: int, begins: bool) -> bool:
@@ -84,7 +80,6 @@ class DriftReuse(Reuse):
         return begins
 
     def drifted(self, likeness: Tensor) -> bool:
-        """Whether any of them fell below the threshold."""
         return bool((likeness < self.threshold).any())
 
     def drifted_from(self, likeness: Tensor) -> int | None:

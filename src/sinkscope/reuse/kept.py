@@ -41,7 +41,6 @@ class Columns:
         return kept
 
     def output(self, layer: int, output: Tensor) -> Tensor:
-        """Outputs stay as they are."""
         return output
 
     def gather(self, layer: int, key: Tensor, value: Tensor, columns: Tensor, active: int) -> None:

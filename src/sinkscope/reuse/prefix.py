@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from sinkscope.base.checks import one_of
-from sinkscope.reuse.rule import REUSES, Refresh, Reuse, State, check_refresh, is_due
+from sinkscope.reuse.rule import REUSES, Refresh, Reuse, State, check_refresh
 
 FRESH = ("block", "rest", "masks")
 
@@ -38,18 +38,13 @@ class PrefixReuse(Reuse):
         one_of("fresh", self.fresh, FRESH)
 
     @property
-    def exact(self) -> bool:
-        """With refresh 1."""
-        return self.refresh == 1
-
-    @property
     def moves(self) -> bool:  # type: ignore[override]
         """Masks become fewer in every step."""
         return self.fresh == "masks"
 
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins, unless all masks are computed anyway, and every `refresh` steps."""
-        return is_due(self.refresh, age, begins and (self.fresh != "masks" or self.refresh == "block"))
+        return super().due(age, begins and (self.fresh != "masks" or self.refresh == "block"))
 
     def active(self, state: State) -> Tensor:
         """As `fresh` says."""

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import Extra
 from sinkscope.base.registry import Registry
 from sinkscope.base.textform import write
 from sinkscope.decoding.step import Wanted
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.base import Decoding
+    from sinkscope.models.model import Model
+    from sinkscope.policies.policy import Policy
+    from sinkscope.reuse.wrapper import Acting
+    from sinkscope.trace.capture import Capture
 
 Refresh = int | Literal["block"]
 """Steps from one full forward to the next; "block": only where a block begins (the prompt, where there are no blocks)."""
@@ -60,7 +68,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Reuse:
+class Reuse(Extra):
     """Base of all rules. `str(rule)` is its text form, which `parse_reuse` reads.
 
     Attributes:
@@ -85,8 +93,8 @@ class Reuse:
 
     @property
     def exact(self) -> bool:
-        """Whether every step is a full forward, so that the plain loop runs bit for bit."""
-        return False
+        """Whether every step is a full forward, so that the plain loop runs bit for bit: with `refresh` 1."""
+        return getattr(self, "refresh", "block") == 1
 
     @property
     def tracks(self) -> bool:
@@ -104,15 +112,6 @@ class Reuse:
         return False
 
     @property
-    def draws(self) -> bool:
-        """Whether it chooses at random, keyed by each row's seed."""
-        return False
-
-    def with_seed(self, seed: int) -> Reuse:
-        """The rule with other random choices; itself where it makes none."""
-        return dataclasses.replace(self, seed=seed) if self.draws else self  # type: ignore[call-arg]
-
-    @property
     def series(self) -> str:
         """What rules have in common that differ in size only: the name of their curve in a figure."""
         return self.word
@@ -122,8 +121,9 @@ class Reuse:
         return None
 
     def due(self, age: int, begins: bool) -> bool:
-        """Whether a full forward is due, `age` steps after the last one; begins: a block begins."""
-        raise NotImplementedError
+        """Whether a full forward is due, `age` steps after the last one; begins: a block does. Usually then, or by `refresh`."""
+        refresh: Any = getattr(self, "refresh", "block")
+        return begins or bool(refresh != "block" and age >= refresh)
 
     def active(self, state: State) -> Tensor:
         """Bool [B, S]: the columns that go through the layers; those that are read must be among them."""
@@ -151,8 +151,55 @@ class Reuse:
         """
         return 0 if self.drifted(likeness) else None
 
+    def check(
+        self,
+        decoding: Decoding,
+        model: Model | None = None,
+        policy: Policy | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        if self.exact:
+            return
+        if policy is not None:
+            raise InputError(
+                f"reuse {self} and policy {policy} cannot act together: a policy asks for every key; leave one out"
+            )
+        if not decoding.reusable or decoding.guided:
+            what = "guidance" if decoding.guided else f"{type(decoding).__name__}'s loop"
+            raise InputError(f"reuse {self} cannot act under {what}; leave it out, or use refresh 1")
+        if decoding.causal and not self.causal:
+            raise InputError(
+                f"reuse {self} is for diffusion models: a causal model's cache never goes stale; use sparse:…"
+            )
+        if model is not None:
+            self._check_model(model, capture)
+
+    def _check_model(self, model: Model, capture: Capture | None) -> None:
+        if model.variant is not None and not model.variant.alike:
+            raise InputError(
+                f"{model.source} does not let all tokens see one another alike ({model.variant}), "
+                f"which reuse {self} cannot follow"
+            )
+        if not model.spec.divisible:
+            raise InputError(
+                f"reuse {self}: the network of {model.family} models makes its own positions, so that single columns cannot go "
+                "through it; leave out reuse"
+            )
+        config = model.network.config.get_text_config()
+        if model.spec.causal and "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+            raise InputError(f"{model.source} has sliding windows, in which reuse {self} cannot choose keys")
+        if capture is not None and (capture.level == "maps" or capture.anatomy or model.spec.causal):
+            what = "a causal model" if model.spec.causal else "maps and anatomy"
+            raise InputError(f"reuse {self}: {what} cannot be recorded while steps are approximate")
+
+    def begin(self, shadowed: bool = False) -> Acting:
+        """shadowed: exact forwards run beside approximate ones (`Shadowed`)."""
+        from sinkscope.reuse.wrapper import Acting
+
+        return Acting(self, shadowed)
+
     def identity(self) -> str:
-        """A text that differs whenever two rules differ: the word and every field that is not at its default."""
+        """The word, and every field that is not at its default."""
         return write(self, self.word)
 
     def __str__(self) -> str:
@@ -166,11 +213,6 @@ def check_refresh(value: object) -> None:
             whole("refresh", value, 1)
         except InputError as error:
             raise InputError(f"{error}, or 'block' for the first step of each block") from error
-
-
-def is_due(refresh: Refresh, age: int, begins: bool) -> bool:
-    """The usual rule: where a block begins, and every so many steps behind it."""
-    return begins or (refresh != "block" and age >= refresh)
 
 
 def _name_of(thing: object) -> str:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from sinkscope.base.extras import Extra
 from sinkscope.decoding.engine import Engine
 from sinkscope.reuse.rule import Reuse
 
+if TYPE_CHECKING:
+    from sinkscope.reuse.wrapper import Acting
+
 
 @dataclass(frozen=True)
-class Shadowed:
+class Shadowed(Extra):
     """A rule with an exact forward beside each approximate one, so that the error of every step is known (`Reused.error`)."""
 
     rule: Reuse
+
+    def identity(self) -> str:
+        """The rule's: answers are the same."""
+        return self.rule.identity()
+
+    def check(self, *given: Any, **named: Any) -> None:
+        self.rule.check(*given, **named)
+
+    def begin(self) -> Acting:
+        return self.rule.begin(shadowed=True)
 
 
 class Shadow:

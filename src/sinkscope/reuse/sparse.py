@@ -13,7 +13,7 @@ from sinkscope.base.checks import one_of, share, whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import torch_sinks_of
 from sinkscope.policies.policy import top
-from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh, is_due
+from sinkscope.reuse.rule import REUSES, Candidates, Refresh, Reuse, check_refresh
 
 SCORES = {
     "sinks": ("sinks",), "above": ("sinks", "random"), "others": ("sinks",), "received": ("received",), "recent": ("near",),
@@ -68,27 +68,16 @@ class SparseReuse(Reuse):
         whole("seed", self.seed, 0)
 
     @property
-    def exact(self) -> bool:
-        """With refresh 1."""
-        return self.refresh == 1
-
-    @property
     def draws(self) -> bool:
         """Where a rule takes random keys, unless every step is exact."""
         return not self.exact and "random" in self.scores
 
     @property
     def series(self) -> str:
-        """By what it chooses."""
         return self.by
 
     def choosing(self, by: str) -> SparseReuse:
-        """As many keys, chosen in another way."""
         return dataclasses.replace(self, by=by, seed=0)
-
-    def due(self, age: int, begins: bool) -> bool:
-        """Where a block begins, and every `refresh` steps."""
-        return is_due(self.refresh, age, begins)
 
     def parts(self) -> list[tuple[str, int | None]]:
         """The single rules of `by`, each with its own number of keys or None."""
@@ -110,7 +99,6 @@ class SparseReuse(Reuse):
 
     @property
     def scores(self) -> frozenset[str]:
-        """Those of the rules of `by`."""
         return frozenset(field for name, _ in self.parts() for field in SCORES[name])
 
     def choose(self, candidates: Candidates) -> Tensor:

@@ -51,7 +51,7 @@ class Active:
         most = max(1, int(counts.max()))
         if fill and fills_up(columns.device):
             most = min(-(-most // PADDED) * PADDED, columns.shape[1])
-        order = (~columns).to(torch.uint8).sort(dim=1, stable=True).indices[:, :most]
+        order = first_of(columns, most)
         last = (counts - 1).clamp(min=0)[:, None]
         ranks = torch.arange(most, device=columns.device)[None]
         self.columns = columns
@@ -97,29 +97,27 @@ class Tracked:
         return torch.stack([kept.keys_at(layer, column) for layer, column in self.columns.items()])
 
 
+@dataclass
 class Choice:
     """Stands in the place of a policy, and chooses keys as the attention calls of a forward come by.
 
     Attributes:
+        row_keys: Long [B]: a number for each row, for random choices.
         candidates: Bool [B, S]: real keys that are not active. near: Float [B, S]: see Candidates.
         everything: Bool [B, S]: all real keys.
     """
 
-    def __init__(
-        self,
-        rule: Reuse,
-        row_keys: Tensor,
-        kept: Columns,
-        memory: Memory,
-        clock: Clock,
-        active: Active,
-        seen: Seen,
-        tracked: Tracked,
-    ) -> None:
-        self.rule, self.row_keys, self.kept, self.memory = rule, row_keys, kept, memory
-        self.clock, self.active, self.seen, self.tracked = clock, active, seen, tracked
-        self.everything = self.candidates = torch.empty(0, dtype=torch.bool)
-        self.near = torch.empty(0)
+    rule: Reuse
+    row_keys: Tensor
+    kept: Columns
+    memory: Memory
+    clock: Clock
+    active: Active
+    seen: Seen
+    tracked: Tracked
+    candidates: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    everything: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
+    near: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
     def watches(self) -> bool:
@@ -136,7 +134,6 @@ class Choice:
             self.near = -gap.amin(2).double()
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
-        """Nothing is masked."""
         return None
 
     def reads(self, layer: int) -> tuple[str, ...]:
@@ -159,7 +156,9 @@ class Choice:
                 self._received(call, ALL) if "sinks" in scores else nothing,
                 self._received(call, BLOCK) if "received" in scores else nothing,
                 self.near if "near" in scores else nothing,
-                self._drawn(call.layer) if "random" in scores else nothing,
+                drawn(self.rule, self.row_keys, call.layer, self.clock.refreshes, self.everything)
+                if "random" in scores
+                else nothing,
                 self.candidates.sum(1),
             )
         )
@@ -170,7 +169,7 @@ class Choice:
             kept = torch.cat([valid, self.active.once.bool()], 1)
             self.seen.real = None if bool(kept.all()) else self.memory.put("seen", kept)
             self.seen.counts = kept.sum(1)
-        columns = (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, : self.seen.most]
+        columns = first_of(chosen, self.seen.most)
         self.seen.columns[call.layer] = self.memory.put(
             f"placed {call.layer}", torch.cat([columns, self.active.index], 1)
         )
@@ -180,13 +179,17 @@ class Choice:
         """Float [B, S]: what a layer's keys received, mean over its heads."""
         return call.received(queries)[:, :, 0].mean(1)
 
-    def _drawn(self, layer: int) -> Tensor:
-        """Float64 [B, S]: random numbers of this layer and refresh."""
-        rows, columns = self.candidates.shape
-        steps = torch.full((rows, 1), self.clock.refreshes, device=self.candidates.device)
-        first = (~self.everything).sum(1)
-        seed = int(getattr(self.rule, "seed", 0))
-        return priorities(seed, self.row_keys, layer, 1, steps, first, columns)[:, 0].double()
+
+def drawn(rule: Reuse, row_keys: Tensor, layer: int, refresh: int, real: Tensor) -> Tensor:
+    """Float64 [B, S]: random numbers of a layer and a refresh; real: Bool [B, S]: columns are numbered from the first one."""
+    steps = torch.full((len(real), 1), refresh, device=real.device)
+    seed = int(getattr(rule, "seed", 0))
+    return priorities(seed, row_keys, layer, 1, steps, (~real).sum(1), real.shape[1])[:, 0].double()
+
+
+def first_of(chosen: Tensor, count: int) -> Tensor:
+    """Long [B, count]: the chosen columns of Bool [B, S] in order, others where a row has fewer."""
+    return (~chosen).to(torch.uint8).sort(dim=1, stable=True).indices[:, :count]
 
 
 def fills_up(device: torch.device) -> bool:

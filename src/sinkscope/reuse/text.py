@@ -50,16 +50,9 @@ def parse_reuse(text: str) -> Reuse | None:
     return rule
 
 
-def as_reuse(reuse: Reuse | str | None) -> Reuse | None:
-    """A rule, given as one or as its text."""
-    if reuse is None or isinstance(reuse, Reuse):
-        return reuse
-    return parse_reuse(reuse)
-
-
 def shadowed(reuse: Reuse | str) -> Shadowed:
     """A rule, given as one or as its text, with an exact forward beside each approximate one: see `Shadowed`."""
-    rule = as_reuse(reuse)
+    rule = reuse if isinstance(reuse, Reuse) else parse_reuse(reuse)
     if rule is None:
         raise InputError("a shadow measures the error of approximate steps; without reuse every step is exact")
     return Shadowed(rule)

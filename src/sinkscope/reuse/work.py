@@ -30,22 +30,21 @@ class Work:
 
 @dataclass(frozen=True)
 class Reused:
-    """What a rule adds to a run: `run.extras["reuse"]`.
+    """What a rule adds to a run: `run.extras["reuse"]`; or to an evaluation.
 
     Attributes:
-        work: None where every step was exact.
+        rule: of an evaluation: its text. work: None where every step was exact.
         error: Float64 [steps, B]: with an exact forward beside each approximate one (see `Shadowed`), KL(exact ‖ approximate)
             of each step's predictions in nats, mean over the positions that were read; NaN where no forward ran.
     """
 
-    rule: Reuse
+    rule: Reuse | str
     work: Work | None = None
     error: Tensor | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether every step was a full forward."""
-        return self.rule.exact
+        return self.work is None
 
     def facts(self) -> dict[str, Any]:
         """The rule, and the share of the work that it saved."""
@@ -57,8 +56,8 @@ class Reused:
         return {"reuse": str(self.rule), **work}
 
     def __str__(self) -> str:
-        saved = "" if self.work is None else f": approximate steps; {self.work.saved:.1%} of the multiply-adds saved"
-        return f"{self.rule}{saved}"
+        saved = f"approximate steps: {self.work.saved:.1%} of the multiply-adds saved" if self.work else "exact"
+        return f"{self.rule}, {saved}"
 
 
 class WorkCount:

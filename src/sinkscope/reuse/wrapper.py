@@ -1,14 +1,15 @@
-"""A reuse rule between a loop and its engine: it turns every request into a full or a partial one."""
+"""A reuse rule in one generation, between loops and engines: it turns every request into a full or a partial one."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
+from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import accelerated
 from sinkscope.decoding.step import Request, Step
@@ -16,7 +17,7 @@ from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Reuse
 from sinkscope.reuse.runtime import Forward, ReuseRuntime
 from sinkscope.reuse.shadow import Shadow
-from sinkscope.reuse.work import WorkCount
+from sinkscope.reuse.work import Reused, Work, WorkCount
 
 
 class Reusing:
@@ -32,11 +33,8 @@ class Reusing:
 
     def __init__(self, engine: Engine, rule: Reuse, row_keys: list[int], shadowed: bool = False) -> None:
         self.model, self.real = engine.model, engine.real
-        self._causal = self._bidirectional = None
-        if self.model.spec.causal:
-            self._causal = CausalReuseRuntime(rule, self.model, self.real, row_keys)
-        else:
-            self._bidirectional = ReuseRuntime(rule, self.model, self.real, row_keys)
+        runtime = CausalReuseRuntime if self.model.spec.causal else ReuseRuntime
+        self._runtime: CausalReuseRuntime | ReuseRuntime = runtime(rule, self.model, self.real, row_keys)
         self._shadow = Shadow(accelerated(Engine(self.model, self.real))) if shadowed else None
         if self._shadow is not None:
             engine.releases.append(self._shadow.exact.release)
@@ -47,27 +45,29 @@ class Reusing:
     @property
     def work(self) -> WorkCount:
         """What was computed so far."""
-        return (self._causal or self._bidirectional).work  # type: ignore[union-attr]
+        return (
+            self._runtime.work
+        )  # asked anew each time: a kept graph puts objects of its own into the runtime (gpu.state)
 
     def note(self, step: Step) -> Step:
         """A step with the columns that were computed in it; its error is noted here."""
         if self._shadow is not None:
             nothing = torch.full((len(step.before),), float("nan"), dtype=torch.float64)
             self.errors.append(nothing if step.idle or self._shadow.kl is None else self._shadow.kl)
-        return replace(step, fresh=None if self._bidirectional is None else self._bidirectional.fresh)
+        return replace(step, fresh=self._runtime.fresh)
 
     def run(self, request: Request) -> Tensor:
         """The forward as the rule has it."""
-        if self._causal is not None:
-            return self._next(request, self._causal)
-        if self._bidirectional is None or request.wanted is None:
+        if isinstance(self._runtime, CausalReuseRuntime):
+            return self._next(request, self._runtime)
+        if request.wanted is None:
             return self._run(request)
         wanted = request.wanted()
 
         def through(forward: Forward, repeats: Hashable | None) -> Tensor:
             return self._run(replace(request, through=forward, repeats=repeats))
 
-        hidden = self._bidirectional.hidden(request.ids, wanted, through, request.alive)
+        hidden = self._runtime.hidden(request.ids, wanted, through, request.alive)
         if self._shadow is not None:
             exact = self._shadow.exact.forward(Request(request.ids))
             before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
@@ -88,3 +88,45 @@ class Reusing:
             read = torch.ones_like(fed[:, :1], dtype=torch.bool)
             self._shadow.compare(exact, logits, read, request.alive)
         return logits
+
+
+@dataclass
+class Acting:
+    """A rule, and the engines that it acts on.
+
+    Attributes:
+        shadowed: exact forwards run beside approximate ones.
+    """
+
+    rule: Reuse
+    shadowed: bool = False
+    engines: list[Reusing] = field(default_factory=list)
+
+    def apart(self, decoding: Decoding) -> bool:
+        """Whether rows with streams of their own run one by one."""
+        return not self.rule.exact and (self.rule.alone or decoding.own_pace)
+
+    def wrap(self, engine: Engine, row_keys: list[int]) -> None:
+        """Put the rule between an engine and its loop; with exact steps it stays away."""
+        if not self.rule.exact:
+            self.engines.append(Reusing(engine, self.rule, row_keys, self.shadowed))
+
+    def outcome(self, by_row: Callable[[list[Tensor | None]], Tensor | None], steps: int) -> Reused:
+        """What is said of a run of so many steps; by_row: puts what each group has, [b, …], in the order of the batch."""
+        if not self.engines:
+            return Reused(self.rule)
+        works = [engine.work for engine in self.engines]
+        done, exact = by_row([work.done for work in works]), by_row([work.exact for work in works])
+        work = Work(*([int(n) for n in part.tolist()] for part in (done, exact) if part is not None))
+        if not self.shadowed:
+            return Reused(self.rule, work)
+        errors = by_row([_every(engine.errors, steps, len(engine.work.done)) for engine in self.engines])
+        return Reused(self.rule, work, None if errors is None else errors.T)
+
+
+def _every(errors: list[Tensor], steps: int, rows: int) -> Tensor:
+    """Float64 [b, steps]: the errors of a group's steps; NaN after it had ended."""
+    every = torch.full((rows, steps), float("nan"), dtype=torch.float64)
+    for step, error in enumerate(errors):
+        every[:, step] = error
+    return every

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sinkscope.base.errors import CheckpointError, InputError
+from sinkscope.base.extras import EXTRAS, Extra
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
@@ -25,7 +26,6 @@ from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.policies.policy import Policy
-    from sinkscope.reuse.rule import Reuse
     from sinkscope.tasks.answer import Item
     from sinkscope.trace.capture import Capture
 
@@ -108,20 +108,15 @@ class Cell:
         return str(self.experiment.policy or "none")
 
     @property
-    def reuse(self) -> str:
-        """The text of its rule of approximate steps; "none": every step is exact."""
-        return str(self.experiment.reuse or "none")
-
-    @property
     def exact(self) -> bool:
-        """Whether every step is exact."""
-        return self.experiment.reuse is None
+        """Whether no extra acts in its generations."""
+        return not self.experiment.extras
 
     @property
     def title(self) -> str:
         """A name for people."""
-        reuse = "" if self.exact else f"reuse {self.reuse}"
-        parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy, reuse]
+        extras = [f"{name} {extra}" for name, extra in self.experiment.extras.items()]
+        parts = [self.kind, self.model.name, self.task, self.decoding_name, self.policy, *extras]
         return " · ".join(part for part in parts if part)
 
     @property
@@ -151,7 +146,8 @@ class Cell:
             "model": self.model.name, "family": known.family, "dtype": known.dtype, "weights": known.weights,
             "task": task["task"], "task_version": task.get("version", ""), "scheme": scheme_name(task),
             "decoding_name": self.decoding_name, "decoding": self.experiment.decoding.to_json(), "policy": self.policy,
-            "seeds": json.dumps(list(self.experiment.seeds)), "cell": self.id, **({} if self.exact else {"reuse": self.reuse}),
+            "seeds": json.dumps(list(self.experiment.seeds)), "cell": self.id,
+            **{name: str(extra) for name, extra in self.experiment.extras.items()},
         }  # fmt: skip
 
     def items(self) -> list[Item]:
@@ -258,9 +254,9 @@ def _section(
         capture = Looks(grid.looks)
     seeds = grid.seeds if decoding.draws else grid.seeds[:1]
     return [
-        Cell(kind, Experiment(facts, task, decoding, policy, rule, seeds), model, *names, numbers, capture, **more)
+        Cell(kind, Experiment(facts, task, decoding, policy, extras, seeds), model, *names, numbers, capture, **more)
         for policy in expanded(grid.policies, grid.controls)
-        for rule in expanded_reuse(grid.reuse, grid.controls, decoding)
+        for extras in expanded_extras(grid.extras, grid.controls, decoding)
     ]
 
 
@@ -326,25 +322,24 @@ def expanded(policies: Sequence[str], controls: int) -> list[Policy | None]:
     return list(made.values())
 
 
-def expanded_reuse(rules: Sequence[str], controls: int, decoding: Decoding | None = None) -> list[Reuse | None]:
-    """Reuse rules from their text forms, published settings as what they are, random ones once for each seed.
+def expanded_extras(
+    extras: Mapping[str, Sequence[str]], controls: int, decoding: Decoding | None = None
+) -> list[dict[str, Extra]]:
+    """Every combination of extras, from their text forms by kind; random ones once for each seed.
 
-    Raises InputError for a rule that cannot act under the decoding.
-
-    >>> [str(rule) for rule in expanded_reuse(["none", "dkv-cache", "sparse:8,by=random"], 2)]
-    ['None', 'prefix:8,fresh=masks', 'sparse:8,by=random', 'sparse:8,by=random,seed=1']
+    Raises InputError for one that cannot act under the decoding.
     """
-    from sinkscope.reuse import parse_reuse
-    from sinkscope.reuse.acting import check_loop
-
-    made: dict[str, Reuse | None] = {}
-    for rule in map(parse_reuse, rules):
-        if decoding is not None:
-            check_loop(decoding, rule)
-        if rule is None:
-            made["none"] = None
-            continue
-        first = int(getattr(rule, "seed", 0))
-        draws = [rule.with_seed(first + n) for n in range(controls if rule.draws else 1)]
-        made |= {str(draw): draw for draw in draws}
-    return list(made.values())
+    combined: list[dict[str, Extra]] = [{}]
+    for name, texts in extras.items():
+        made: dict[str, dict[str, Extra]] = {}
+        for extra in map(EXTRAS.find(name).read, texts):
+            if extra is None:
+                made["none"] = {}
+                continue
+            if decoding is not None:
+                extra.check(decoding)
+            first = int(getattr(extra, "seed", 0))
+            draws = [extra.with_seed(first + n) for n in range(controls if extra.draws else 1)]
+            made |= {str(draw): {name: draw} for draw in draws}
+        combined = [{**others, **mine} for others in combined for mine in made.values()]
+    return combined

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import EXTRAS
 from sinkscope.base.files import differences
 from sinkscope.base.masked import Masked
 from sinkscope.decoding import decoding_from_json
@@ -238,7 +239,7 @@ def detectable(scores: Scores) -> float:
 def _comparable(first: Evaluation, other: Evaluation) -> None:
     """The same settings, policy apart, and the same documents."""
     names = (name_of(first.settings), name_of(other.settings))
-    apart = {"policy": None, "reuse": None}
+    apart = dict.fromkeys(("policy", *EXTRAS))
     different = list(differences({**first.settings, **apart}, {**other.settings, **apart}))
     if different:
         more = " and more" if len(different) > 5 else ""

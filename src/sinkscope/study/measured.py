@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from sinkscope.base.extras import EXTRAS
 from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import mean_interval
 from sinkscope.study.names import SINK, control, pooled, role
@@ -151,8 +152,9 @@ def _traced(frames: Frames) -> Iterator[Measures]:
     frame = frames.get("sinks")
     if frame is None:
         return
-    # Approximate steps are no evidence on the model.
-    exact = frame[(frame["policy"] == "none") & (frame["reuse"].isna() if "reuse" in frame else True)]
+    exact = frame[frame["policy"] == "none"]
+    for name in frame.columns.intersection(list(EXTRAS)):  # approximate steps are no evidence on the model
+        exact = exact[exact[name].isna()]
     elsewhere = frames.get("thresholds")
     for _, part in exact.groupby(["model", "cell"], sort=False):
         first: dict[Any, Any] = part.iloc[0].to_dict()

@@ -1,4 +1,4 @@
-"""What runs are called in tables: by their policies, the controls of these, and rules of reuse."""
+"""What runs are called in tables: by their policies, the controls of these, and extras."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import EXTRAS
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.policies import parse_policy
 from sinkscope.policies.mask_first import MaskFirst
@@ -53,9 +54,9 @@ def control(policy: str) -> ControlName | None:
 
 
 def name_of(settings: Mapping[str, Any]) -> str:
-    """What a run is called in a table: its policy, or "none"; "reuse RULE" where its steps are approximate."""
-    policy, rule = settings["policy"], settings.get("reuse")
-    return " · ".join(filter(None, (policy, rule and f"reuse {rule}"))) or "none"
+    """What a run is called in a table: its policy and extras, or "none"."""
+    extras = (f"{name} {settings[name]}" for name in EXTRAS if name in settings)
+    return " · ".join(filter(None, (settings["policy"], *extras))) or "none"
 
 
 def pooled(policy: str) -> str:

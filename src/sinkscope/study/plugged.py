@@ -1,4 +1,7 @@
-"""What other distributions add to studies: an entry point of the group `sinkscope.tables` is a `StudyPlugin`.
+"""What is added to studies from outside, as a `StudyPlugin`.
+
+A folder of ours that plugs in (`base.registry.FOLDERS`) registers it in its module `study.plugin`; another distribution announces
+it by an entry point of the group `sinkscope.tables`.
 
 Its tables are made of those of the study, shown in the terminal and in a section of the report. It may bring studies of its
 own, and say which models a folder holds (`--runs`).
@@ -6,7 +9,7 @@ own, and say which models a folder holds (`--runs`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +20,11 @@ from sinkscope.base.registry import Registry
 if TYPE_CHECKING:
     import pandas as pd
 
+    from sinkscope.models.model import Model
     from sinkscope.report.figures.look import PaperFigure
+    from sinkscope.study.cells import Cell
+    from sinkscope.tasks.answer import BatchSize, Items
+    from sinkscope.tasks.records import Generation
 
     Frames = Mapping[str, pd.DataFrame]
 
@@ -74,6 +81,8 @@ class StudyPlugin:
         figures: the study's and its own tables → figures, which are saved under their names.
         terminal, report: what is shown.
         studies: a folder with its study files. models_in: a folder → name → folder of the models that it holds.
+        compared: for a kind of extra (`sinkscope.base.extras`) of the same name: a cell of [[replay]] under such an extra, the
+            model, which answers, how many at a time → their records, beside runs without it (table `agreement`).
     """
 
     name: str
@@ -85,6 +94,7 @@ class StudyPlugin:
     report: Sequence[ShownTable] = ()
     studies: Path | None = None
     models_in: Callable[[Path], Mapping[str, str]] | None = None
+    compared: Callable[[Cell, Model, Items, BatchSize], Iterator[list[Generation]]] | None = None
 
     def owns(self, table: str) -> bool:
         """Whether a table is one of its own."""
@@ -97,7 +107,7 @@ def _checked(thing: object) -> str:
     return thing.name
 
 
-PLUGINS: Registry[StudyPlugin] = Registry("study plug-in", "sinkscope.tables", _checked)
+PLUGINS: Registry[StudyPlugin] = Registry("study plug-in", "sinkscope.tables", _checked, module="study.plugin")
 
 
 def models_in(folder: Path) -> Mapping[str, str]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 import errno
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,12 @@ from sinkscope.generation.generate import generate
 from sinkscope.generation.replay import replay
 from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
-from sinkscope.models.prompts import pad
 from sinkscope.policies.policy import Policy
-from sinkscope.reuse import shadowed
-from sinkscope.reuse.agreement import agreement
 from sinkscope.study.cells import Cell, Looks
 from sinkscope.study.documents import prompt_lengths
+from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.store import Key, Store, part_bytes, statistics_bytes
-from sinkscope.tasks.answer import BatchSize, Item, Items, answer, batches, encoded, halving, recorded
+from sinkscope.tasks.answer import BatchSize, Item, Items, answer, recorded
 from sinkscope.tasks.experiment import ModelIdentity
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
@@ -116,7 +112,7 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
                 answer(model, cell.experiment, wanted, run, batch_size, can_grade(cell.experiment.task))
             elif cell.kind == "replay" and not cell.exact:
                 left = [item for item in wanted if item.key not in run.generations]
-                for rows in _agreements(cell, model, left, batch_size):
+                for rows in _compared(cell, model, left, batch_size):
                     run.generations.append(rows)
             elif cell.kind != "evaluate":
                 _one_by_one(cell, store, model, wanted, run)
@@ -178,7 +174,7 @@ def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
     path = store.refuse_links(store.trace_file(cell.id, item.index, item.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     run, prompt = _generate(
-        cell, model, item, cell.experiment.policy, capture=cell.capture, out=path, reuse=cell.experiment.reuse,
+        cell, model, item, cell.experiment.policy, capture=cell.capture, out=path, **cell.experiment.extras,
         overwrite=True,  # what a kill left
     )  # fmt: skip
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
@@ -202,40 +198,15 @@ def _replayed(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
     return recorded(model, cell.experiment.task, item, run, prompt, more)
 
 
-def _agreements(cell: Cell, model: Model, wanted: Sequence[Item], batch_size: BatchSize) -> Iterator[list[Generation]]:
-    """Generations under a reuse rule beside exact ones, as many at a time as fit.
-
-    The run with an exact forward beside each approximate one comes first: the first run of a process is slow, and the two that
-    follow are timed. Documents of a batch share its time equally. Where a rule runs rows one by one, the exact run does too.
-    """
-    task, decoding, rule = cell.experiment.task, cell.experiment.decoding, cell.experiment.reuse
-    prompts = encoded(model, task, wanted)
-    lengths = [len(prompts[item.document.id].ids) for item in wanted]
-    if decoding.own_pace or (rule is not None and rule.alone):
-        batch_size = 1
-
-    def compared(batch: Items) -> list[Generation]:
-        padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
-        streams = [item.stream for item in batch]
-        one = partial(generate, model, padded.ids, decoding, seed=streams, attention_mask=padded.real)
-        beside = one(reuse=shadowed(rule))  # type: ignore[arg-type]
-        begun = time.perf_counter()
-        exact = one()
-        between = time.perf_counter()
-        run = one(reuse=rule)
-        ended = time.perf_counter()
-        rows = []
-        for row, (item, found) in enumerate(zip(batch, agreement(exact, beside), strict=True)):
-            more = {
-                "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
-                "steps_exact": exact.steps(row), "seconds": round((ended - between) / len(batch), 5),
-                "seconds_exact": round((between - begun) / len(batch), 5), "timed_with": batch[0].document.id,
-            }  # fmt: skip
-            rows.append(recorded(model, task, item, run, prompts[item.document.id], more, row))
-        return rows
-
-    queue = [[wanted[index] for index in part] for part in batches(model, decoding, lengths, batch_size)]
-    return halving(queue, compared, batch_size == "auto")
+def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
+    """Generations under an extra beside exact ones, as its plug-in compares them."""
+    name, *others = cell.experiment.extras
+    compared = PLUGINS[name].compared if name in PLUGINS else None
+    if others or compared is None:
+        raise InputError(
+            f"{cell.title} cannot be compared with the exact run: [[replay]] takes extras of one kind that does so"
+        )
+    return compared(cell, model, wanted, batch_size)
 
 
 class _Inspector:

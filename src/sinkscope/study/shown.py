@@ -57,18 +57,6 @@ SKILLS = ShownTable(
     ),
     by=("model", "decoding_name", "policy", "match"),
 )  # fmt: skip
-REUSE = ShownTable(
-    "reuse",
-    "{model}, {task}, decoding {decoding_name}: approximate steps",
-    (
-        Column("reuse", "reuse"), Column("accuracy", ACCURACY, ".3f"), Column("− exact", "difference", "+.3f"),
-        Column("− random", "over_random", "+.3f"), Column("− nearest", "over_recent", "+.3f"),
-        Column("work saved", "work_saved", ".1%"), Column("time saved", "time_saved", ".1%"),
-        Column("tokens equal", "tokens_equal", ".3f"), Column("− random", "tokens_equal_over_random", "+.3f"),
-        Column("first step that differs", "first_step", ".0f"), Column("KL, nats", "kl", ".3g"),
-    ),
-    by=("model", "task", "decoding_name"),
-)  # fmt: skip
 
 
 def lines(shown: ShownTable, table: pd.DataFrame | None) -> list[str]:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from sinkscope.base.checks import one_of, whole
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
+from sinkscope.base.extras import EXTRAS
 from sinkscope.base.files import fit, read_toml
 from sinkscope.base.sink_rule import EPSILON
 
@@ -76,8 +77,9 @@ class Grid:
         task: a name, or name:scheme; a table {family = "name:scheme"} where schemes differ by family.
         policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
             `controls` seeds each.
-        reuse: text forms of reuse rules (approximate steps), or names of published settings; "none": every step is exact. Random
-            ones are run with `controls` seeds. In [[replay]] each is compared with the exact run. Not together with policies.
+        extras: kind of extra (`sinkscope.base.extras`) → text forms, which a study file has under the kind's name; "none": none
+            acts. Random ones are run with `controls` seeds. In [[replay]] each is compared with the run without it. Not together
+            with policies.
         decodings: names from the study's `decodings`, or "scheme".
         models: names of the study's models; empty: all.
         families: of them only those of these families, because others refuse some of the policies; "diffusion": every family
@@ -102,17 +104,18 @@ class Grid:
     batches: int = 0
     floor: float = 0.0
     fixed: bool = False
-    reuse: tuple[str, ...] = ("none",)
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("policies", "reuse"):
-            texts = tuple("none" if one is None else str(one) for one in getattr(self, name))
-            object.__setattr__(self, name, texts)
-        for name in ("policies", "decodings", "reuse"):
-            if not getattr(self, name):
+        policies = tuple("none" if one is None else str(one) for one in self.policies)
+        object.__setattr__(self, "policies", policies)
+        for name, listed in {"policies": policies, "decodings": self.decodings, **self.extras}.items():
+            if not listed:
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
-        if set(self.reuse) != {"none"} and set(self.policies) != {"none"}:
-            raise InputError("a policy and reuse cannot act together; give them sections of their own")
+        extras = {name: listed for name, listed in self.extras.items() if set(listed) != {"none"}}
+        object.__setattr__(self, "extras", extras)
+        if extras and set(policies) != {"none"}:
+            raise InputError(f"a policy and {next(iter(extras))} cannot act together; give them sections of their own")
         if self.samples not in ("auto", "all"):
             whole("samples", self.samples, 1)
         whole("controls", self.controls, 1)
@@ -197,8 +200,8 @@ class InspectGrid(Grid):
             raise InputError(
                 f"[[inspect]] looks at runs without a policy, got {', '.join(self.policies)}; leave policies out"
             )
-        if self.reuse != ("none",):
-            raise InputError("[[inspect]] computes steps anew, exactly; leave reuse out")
+        for name in self.extras:
+            raise InputError(f"[[inspect]] computes steps anew, exactly; leave {name} out")
 
 
 @dataclass(frozen=True)
@@ -281,7 +284,8 @@ def builtin() -> dict[str, Path]:
     from sinkscope.study.plugged import PLUGINS
 
     folders = [plugin.studies for plugin in PLUGINS.values() if plugin.studies is not None]
-    return {path.stem: path for folder in (*folders, BUILTIN) for path in sorted(folder.glob("*.toml"))}
+    files = {path.stem: path for folder in (*folders, BUILTIN) for path in folder.glob("*.toml")}
+    return dict(sorted(files.items()))
 
 
 def read(name: str | Path) -> Study:
@@ -368,6 +372,7 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     models = data.get("models", [])
     if isinstance(models, list):  # a source alone is a model
         data = {**data, "models": [{"source": one} if isinstance(one, str) else one for one in models]}
+    data = {**data, **{kind: _extras_apart(data[kind]) for kind in SECTIONS if kind in data}}
     try:
         study: Study = fit(Study, data, strict=True)
     except InputError as error:
@@ -375,6 +380,17 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     if names:
         check_names(study)
     return study
+
+
+def _extras_apart(sections: Any) -> Any:
+    """Sections with what stands under the name of a kind of extra in their field `extras`."""
+    if not isinstance(sections, list) or not all(isinstance(one, Mapping) for one in sections):
+        return sections  # what is wrong with them is said when they are read
+    return [
+        {name: value for name, value in one.items() if name not in EXTRAS}
+        | {"extras": {name: one[name] for name in EXTRAS if name in one}}
+        for one in sections
+    ]
 
 
 def to_toml(study: Study) -> str:
@@ -386,7 +402,10 @@ def to_toml(study: Study) -> str:
             return {name: known(value) for name, value in data.items() if value is not None}
         return [known(value) for value in data] if isinstance(data, (list, tuple)) else data
 
-    return tomli_w.dumps(known(dataclasses.asdict(study)))
+    data = dataclasses.asdict(study)
+    for section in (section for kind in SECTIONS for section in data[kind]):
+        section |= section.pop("extras")
+    return tomli_w.dumps(known(data))
 
 
 def with_samples(study: Study, samples: int) -> Study:
@@ -413,11 +432,10 @@ def has_auto(study: Study) -> bool:
 
 
 def check_names(study: Study) -> None:
-    """Import the study's modules, and refuse tasks, policies, reuse rules, decodings and options that nobody has registered."""
+    """Import the study's modules, and refuse tasks, policies, extras, decodings and options that nobody has registered."""
     from sinkscope.decoding import decoding_from_options
     from sinkscope.models.load import FAMILIES
     from sinkscope.policies import parse_policy
-    from sinkscope.reuse import parse_reuse
     from sinkscope.tasks import registry
     from sinkscope.trace.capture import Capture
 
@@ -432,8 +450,9 @@ def check_names(study: Study) -> None:
                 one_of("task", registry.base_and_scheme(task)[0], tasks)
         for text in grid.policies:
             parse_policy(text)
-        for text in grid.reuse:
-            parse_reuse(text)
+        for kind, texts in grid.extras.items():
+            for text in texts:
+                EXTRAS.find(kind).read(text)
     for name in study.data:
         one_of("data: task", name, tasks)
     for traced in study.trace:

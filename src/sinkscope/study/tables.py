@@ -12,9 +12,8 @@ thresholds     `sinkscope.summary` of the traces without a policy by several thr
 sensitivity    the verdicts on traces by each of these: one row for each claim, set of traces, ε and rule
 diagnosis      the verdicts on each model (`ss.diagnose`); claims: those on the paper's claims; needs: whether the model needs
                each head's strongest sink, with the shares of attention and of the strongest sinks that its mask took
-reuse          approximate steps: each rule beside the exact loop and beside as many other keys; see `reuse_table`
-reuse_records  one row per answer under a rule
-agreement      one row per comparison of a run under a rule with the exact one
+KIND_records   one row per answer under an extra of this kind (`sinkscope.base.extras`)
+agreement      one row per comparison of a run under an extra with the exact one
 replay         the changes by a policy at single steps of a run that was made without it
 inspection     measures of the inside at sinks and at their controls
 holdings       the verdicts that follow from them
@@ -24,7 +23,7 @@ replicates     models of one group (the same training, other seeds): means over 
 left_out       where a model did a task too badly to be asked under other policies
 not_graded     evaluations whose answers could not be graded on this machine
 
-Other distributions add theirs (`plugged`).
+Plug-ins add theirs (`plugged`).
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ from sinkscope.study.measured import Studied, collect, diagnoses, needs
 from sinkscope.study.names import pooled
 from sinkscope.study.paper import is_published
 from sinkscope.study.plugged import PLUGINS
-from sinkscope.study.reuse_table import reuse_table
 from sinkscope.study.skills import skill_tables
 from sinkscope.study.store import Store
 from sinkscope.study.trace_tables import inspection, pairs, replay, traced, with_columns
@@ -81,7 +79,7 @@ def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         own = {c.id: evaluations[c.id] for c in evaluated if c.exact and evaluations[c.id].measure == measure}
         if own:
             frames |= {table: results(exact, own), rows: records(exact, own)}
-    frames |= approximate(store, cells, evaluations, frames.get("records"))
+    frames |= under_extras(store, cells, evaluations)
     frames |= skill_tables(frames["records"]) if "records" in frames else {}
     for kind, make in (("trace", traced), ("replay", replay), ("inspect", inspection), ("trace", pairs)):
         chosen = [cell for cell in cells if cell.kind == kind and (cell.exact or make is traced)]
@@ -156,7 +154,7 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
 
 
 def plugged(store: Store, cells: Sequence[Cell], frames: Frames) -> dict[str, pd.DataFrame]:
-    """The tables that other distributions make of those of the study."""
+    """The tables that plug-ins make of those of the study."""
     models = {cell.model.name: Path(cell.model.source) for cell in cells}
     made: dict[str, pd.DataFrame] = {}
     for plugin in PLUGINS.values():
@@ -206,24 +204,19 @@ def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
-def approximate(
-    store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation], exact: pd.DataFrame | None
-) -> dict[str, pd.DataFrame]:
-    """The tables on reuse rules; none in a study without any. exact: the records of exact answers."""
-    reused = [cell for cell in cells if not cell.exact]
-    if not reused:
-        return {}
-    frames = {}
-    if any(cell.id in evaluations for cell in reused):
-        frames["reuse_records"] = records(reused, evaluations)
-    frames["agreement"] = pd.DataFrame([
+def under_extras(store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> dict[str, pd.DataFrame]:
+    """The answers under each kind of extra, and the comparisons with exact runs; none in a study without any."""
+    frames: dict[str, pd.DataFrame] = {}
+    for name in dict.fromkeys(name for cell in cells for name in cell.experiment.extras):
+        acting = [cell for cell in cells if name in cell.experiment.extras and cell.id in evaluations]
+        frames |= {f"{name}_records": records(acting, evaluations)} if acting else {}
+    compared = [
         {**cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more}
-        for cell in reused
-        if cell.kind == "replay"
+        for cell in cells
+        if cell.kind == "replay" and not cell.exact
         for row, _ in store.answers(cell.id).values()
-    ])  # fmt: skip
-    plain = None if exact is None else exact[exact["policy"] == "none"]
-    return frames | {"reuse": reuse_table(plain, frames.get("reuse_records"), frames["agreement"])}
+    ]
+    return frames | ({"agreement": pd.DataFrame(compared)} if compared else {})
 
 
 def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:

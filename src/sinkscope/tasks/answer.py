@@ -118,7 +118,7 @@ def _records(model: Model, experiment: Experiment, left: Items, batch_size: Batc
     task, decoding, policy = experiment.task, experiment.decoding, experiment.policy
     if isinstance(task, ReadTask):
         check_reading(model, decoding)
-        experiment.check_extras(model, reads=True)
+        experiment.check_extras(model, reads=f"{task.name} reads texts")
         return (
             task.read(model, batch, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
             for batch in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import read_extras
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.evaluation import Evaluation, collect
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
@@ -69,9 +70,8 @@ def evaluate(
     from sinkscope.models.load import family_of, find, load
     from sinkscope.models.model import Model
     from sinkscope.policies import as_policy
-    from sinkscope.reuse import as_reuse
 
-    policy, reuse = as_policy(policy), as_reuse(reuse)
+    policy, extras = as_policy(policy), read_extras({"reuse": reuse})
     if decoding is not None and options:
         raise InputError(f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one")
     chosen = prepare(model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox)
@@ -79,7 +79,7 @@ def evaluate(
     if not isinstance(model, Model):
         model = load(model)
     decoding = decoding_for(chosen, model.family, **options) if decoding is None else decoding
-    experiment = Experiment(ModelIdentity.of(model), chosen, decoding, policy, reuse, seeds)  # type: ignore[arg-type]
+    experiment = Experiment(ModelIdentity.of(model), chosen, decoding, policy, extras, seeds)  # type: ignore[arg-type]
     return evaluated(model, experiment, out, limit, batch_size, progress)
 
 

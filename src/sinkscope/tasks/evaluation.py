@@ -6,15 +6,16 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import EXTRAS, Outcome
 from sinkscope.base.files import fit, reading
 from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
 from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
-from sinkscope.tasks.records import Generation, Grade, RunFolder, RunSettings
+from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, RunFolder, RunSettings
 from sinkscope.tasks.task import ACCURACY, NATS, PLAIN, scheme_name
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ class Record:
         hidden_share: share of attention that the policy took; sinks_hit: share of each step's own sinks (ε = 3) that it
             took. None without a policy, or where it never acted.
         key_share: keys that the policy takes from each head, as a share of the finished sequence's.
-        reuse: the rule by which steps were approximate; None: they were exact. macs: multiply-adds through the layers that were
-            done; macs_exact: of the same steps in full. None without a rule, or where it is exact (refresh 1).
+        extras: what extras of the experiment say of it (`Kind.recorded`).
         seed: the run's; stream: of this answer's own random stream (`ss.generate(…, seed=[stream])`).
         settings: model, task and scheme, decoding, policy: the same for all records of a run.
         sandbox: the rung that a program ran on; "" where none ran.
@@ -61,9 +61,7 @@ class Record:
     sandbox: str = ""
     nll: float | None = None
     nats: tuple[float, ...] = ()
-    reuse: str | None = None
-    macs: int | None = None
-    macs_exact: int | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
     strongest_hit: float | None = None
     sink_removed: float | None = None
     broke: bool = False
@@ -154,19 +152,17 @@ class Evaluation:
         return sum(values) / len(values) if values else None
 
     @property
-    def work_saved(self) -> float | None:
-        """The share of the exact loop's multiply-adds that a reuse rule saved; None where every step was exact."""
-        done, exact = self.mean("macs"), self.mean("macs_exact")
-        return None if done is None or not exact else 1 - done / exact
+    def extras(self) -> dict[str, Outcome]:
+        """What each extra of the experiment did in all answers together."""
+        rows = [record.extras for record in self.records]
+        return {name: kind.summed(self.settings[name], rows) for name, kind in EXTRAS.items() if name in self.settings}
 
     def table(self) -> pd.DataFrame:
         """The records as a DataFrame, without their settings."""
         import pandas as pd
 
-        reused = () if self.settings.get("reuse") else ("reuse", "macs", "macs_exact")
-        left_out = ("settings", "nats", "broke", *reused)
-        names = [name for name in Record.__dataclass_fields__ if name not in left_out]
-        frame = pd.DataFrame([{name: getattr(record, name) for name in names} for record in self.records])
+        names = [name for name in Record.__dataclass_fields__ if name not in ("settings", "nats", "broke")]
+        frame = pd.DataFrame([_row(record, names) for record in self.records])
         strata = [stratum_of(record.document) for record in self.records]
         if strata and all(strata):
             frame.insert(1, "skill", [stratum.skill for stratum in strata if stratum])
@@ -208,7 +204,7 @@ def summary(evaluation: Evaluation) -> list[tuple[str, str]]:
         ("task", f"{task.get('task', '?')}{named} ({task.get('version', 'no version')})"),
         ("decoding", f"{decoding['kind']}: {options}"),
         ("policy", settings["policy"] or "none"),
-        ("reuse", _reused(evaluation)),
+        *((name, str(outcome)) for name, outcome in evaluation.extras.items()),
         _measured(evaluation),
         ("documents", f"{evaluation.n}{seeds}"),
         ("skills", _by_skill(evaluation)),
@@ -243,14 +239,12 @@ def confined_by(rungs: Iterable[str]) -> str:
     return ", ".join(known) + (", which confines nothing" if "none" in known else "")
 
 
-def _reused(evaluation: Evaluation) -> str:
-    """The rule of approximate steps and what it saved; "" where every step was exact."""
-    rule, saved = evaluation.settings.get("reuse"), evaluation.work_saved
-    if rule is None:
-        return ""
-    if saved is None:
-        return f"{rule}, exact"
-    return f"{rule}, approximate steps: {saved:.1%} of the multiply-adds saved"
+def _row(record: Record, names: list[str]) -> dict[str, Any]:
+    """These fields of a record, with what extras say in the place of `extras`."""
+    row: dict[str, Any] = {}
+    for name in names:
+        row |= record.extras if name == "extras" else {name: getattr(record, name)}
+    return row
 
 
 def _by_skill(evaluation: Evaluation) -> str:
@@ -309,6 +303,11 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
     """An answer with its grade, and the settings of its run."""
     facts = {**row.more, **vars(grade), **vars(row), "hidden_share": row.hidden, "settings": settings}
     facts["nats"] = tuple(facts.get("nats", ()))
+    facts["extras"] = {}
+    for kind in (kind for name, kind in EXTRAS.items() if name in settings):
+        with reading(f"the record of {row.document}, seed {row.seed}", ANSWER_AGAIN):
+            recorded = fit(kind.recorded, row.more)
+        facts["extras"] |= {name: recorded.get(name) for name in kind.recorded.__annotations__}
     return Record(**{name: facts[name] for name in Record.__dataclass_fields__ if name in facts})
 
 

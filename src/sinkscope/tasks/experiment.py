@@ -1,22 +1,22 @@
-"""An experiment: one model, task, decoding, policy, reuse rule and set of seeds.
+"""An experiment: one model, task, decoding, policy and set of seeds, with extras such as rules of approximate steps.
 
 Its identity is everything that can change a result.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import Extras
 from sinkscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
     from sinkscope.policies.policy import Policy
-    from sinkscope.reuse.rule import Reuse
 
 VERSION = "evaluation/1"
 """Part of every run's settings: count up when the same settings would give other records."""
@@ -53,6 +53,7 @@ class Experiment:
     """What is asked of a model, and how. `evaluate`, the cells of a study and the lm-eval bridge pass it on as it is.
 
     Attributes:
+        extras: what else acts in the generations, by name (`sinkscope.base.extras`), as `ss.generate` takes it.
         seeds: of the random streams; several only where they can make a difference.
     """
 
@@ -60,7 +61,7 @@ class Experiment:
     task: Task
     decoding: Decoding
     policy: Policy | None = None
-    reuse: Reuse | None = None
+    extras: Extras = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
@@ -80,24 +81,14 @@ class Experiment:
     def varies(self) -> bool:
         """True when another seed can give another answer."""
         random = self.policy is not None and any(rule.control is not None for rule in self.policy.parts())
-        return random or self.decoding.draws or (self.reuse is not None and self.reuse.draws)
+        return random or self.decoding.draws or any(extra.draws for extra in self.extras.values())
 
-    @property
-    def extras(self) -> dict[str, Any]:
-        """What plug-ins do in the generations, as `ss.generate` takes it."""
-        return {} if self.reuse is None else {"reuse": self.reuse}
-
-    def check_extras(self, model: Model, reads: bool = False) -> None:
-        """Raise InputError where a plug-in does not suit the model, the decoding, the policy, or a task that reads texts."""
-        if self.reuse is None:
-            return
-        from sinkscope.reuse.acting import check_reuse
-
-        if reads:
-            raise InputError(
-                f"{self.task.name} reads texts, and reuse {self.reuse} is for steps of a generation; leave it out"
-            )
-        check_reuse(model, self.decoding, self.policy, None, self.reuse)
+    def check_extras(self, model: Model, reads: str = "") -> None:
+        """Raise InputError where an extra does not suit model, decoding or policy; reads: what reads texts instead."""
+        for name, extra in self.extras.items():
+            if reads:
+                raise InputError(f"{name} {extra} is for steps of a generation, and {reads}; leave it out")
+            extra.check(self.decoding, model, self.policy)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -108,12 +99,12 @@ class Experiment:
             "task": self.task.settings(),
             "decoding": self.decoding.as_dict(),
             "policy": None if self.policy is None else str(self.policy),
-            **({} if self.reuse is None else {"reuse": self.reuse.identity()}),
+            **{name: extra.identity() for name, extra in self.extras.items()},
         }
 
     @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that can change a result, as JSON data; names are no part of it."""
-        parts = {name: part for name, part in self.settings.items() if name in ("task", "decoding", "reuse")}
+        parts = {name: self.settings[name] for name in ("task", "decoding", *self.extras)}
         policy = "none" if self.policy is None else self.policy.identity()
         return {"model": self.model.numbers, **parts, "policy": policy, "seeds": list(self.seeds)}

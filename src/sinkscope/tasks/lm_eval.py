@@ -22,12 +22,12 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import EXTRAS, read_extras
 from sinkscope.decoding import Decoding, decoding_from_options, option_fields
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
-from sinkscope.reuse import parse_reuse
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
 from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
@@ -68,11 +68,11 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
     Args (of --model_args):
         pretrained: what `ss.load` takes.
         policy: a policy's text form, with ";" for "," (lm-eval splits its arguments there): "random(top:5);seed=1".
-        reuse: a reuse rule's text form (approximate steps), likewise with ";": "sparse:0.5;by=recent". For generation only.
         device: None, or a GPU that is not there (lm-eval's default): the best device that is.
         seed: of every random stream; each request has its own, so nothing depends on the batch.
         draws: of the Monte Carlo bound.
-        Other arguments are options of the family's decoding: length, steps, block, …
+        Other arguments are options of the family's decoding: length, steps, block, …; or extras by their names, such as a rule of
+        approximate steps, likewise with ";". These are for generation only.
     """
 
     def __init__(
@@ -86,14 +86,13 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         max_batch_size: int | None = None,
         seed: int = 0,
         draws: int = DRAWS,
-        reuse: str | None = None,
         **decoding: Any,
     ) -> None:
         super().__init__()
         if not pretrained:
             raise InputError("which model? give --model_args pretrained=MODEL, an organism, a folder or a hub id")
         rule = parse_policy(str(policy or "none").replace(";", ","))
-        approximate = parse_reuse(str(reuse or "none").replace(";", ","))
+        extras = read_extras({name: str(decoding.pop(name)).replace(";", ",") for name in EXTRAS if name in decoding})
         self.model = load(pretrained, _device(device), dtype, revision)
         if self.model.tokenizer is None:
             raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
@@ -106,7 +105,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self.errors: list[float] = []
         self._templated = False
         self.experiment = Experiment(
-            ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, approximate, (seed,)
+            ModelIdentity.of(self.model), Requests(), self._decoding({}), rule, extras, (seed,)
         )
         # Options that do not fit together are said now.
         self.experiment.check_extras(self.model)
@@ -247,10 +246,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     def _likelihoods(self, pairs: Sequence[tuple[list[int], list[int]]], quiet: bool) -> list[Likelihood]:
         policy, (seed,) = self.experiment.policy, self.experiment.seeds
-        if self.experiment.reuse is not None:
-            raise InputError(
-                f"reuse {self.experiment.reuse} is for steps of a generation, and this task reads likelihoods; leave it out"
-            )
+        self.experiment.check_extras(self.model, reads="this task reads likelihoods")
         rows = self._rows(max((len(context) + len(continuation) for context, continuation in pairs), default=1))
         if self.model.spec.causal:
             return exact(self.model, pairs, policy, rows)
@@ -327,7 +323,7 @@ def _refuse_code(names: set[str | None]) -> None:
 
 def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
     """Decoding options of the family, by name; a name that is near to one of our own is answered with that."""
-    known = [*option_fields(family), *inspect.signature(SinkscopeLM).parameters]
+    known = [*option_fields(family), *EXTRAS, *inspect.signature(SinkscopeLM).parameters]
     for name in given:
         one_of(f"--model_args of a {family} model: option", name, known)
     return json.loads(json.dumps(given))  # type: ignore[no-any-return]

@@ -45,7 +45,7 @@ Key = tuple[str, int]
 
 
 class Measured(TypedDict, total=False):
-    """What is known of an answer besides its text (see `evaluation.Record`, `study.shard`); later versions may add to it."""
+    """What is known of an answer besides its text (`evaluation.Record`, `study.shard`); extras and later versions add more."""
 
     fingerprint: str
     stream: int
@@ -56,9 +56,6 @@ class Measured(TypedDict, total=False):
     hidden_share: float | None
     nll: float | None
     nats: tuple[float, ...]
-    reuse: str | None
-    macs: int | None
-    macs_exact: int | None
     kl: float | None
     confidence_change: float | None
     flipped: float | None
@@ -146,7 +143,6 @@ class RunSettings(TypedDict):
     task: TaskSettings
     decoding: _DecodingSettings
     policy: str | None
-    reuse: NotRequired[Any]
 
 
 RowType = TypeVar("RowType", Generation, Grade)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sinkscope.base.errors import InputError, nearest
+from sinkscope.base.extras import EXTRAS
 from sinkscope.base.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,11 +93,12 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
 
 
 def register(thing: Thing) -> Thing:
-    """Register a policy, decoding or reuse rule (a class), a family (an object) or a task (an object), and return it.
+    """Register a policy, a decoding or an extra (a class), a family (an object) or a task (an object), and return it.
 
     Can be used as a decorator. Registered things are known to `--policy`, to `parse_policy`, to studies and their workers
     (a study file names the modules to import) like our own. An installed package can announce the same things through the
-    entry-point groups `sinkscope.policies`, `.decodings`, `.reuse`, `.families` and `.tasks`; then nothing has to be called.
+    entry-point groups `sinkscope.policies`, `.decodings`, `.families`, `.tasks`, and that of its kind of extra; then nothing has
+    to be called.
 
     >>> import sinkscope as ss
     >>> from dataclasses import dataclass
@@ -115,21 +117,23 @@ def register(thing: Thing) -> Thing:
     from sinkscope.decoding.base import DECODINGS, Decoding
     from sinkscope.models.family import FAMILIES, Family
     from sinkscope.policies.policy import POLICIES, Policy
-    from sinkscope.reuse.rule import REUSES, Reuse
     from sinkscope.tasks.task import Task
 
     anything: Any = thing
-    classes: tuple[tuple[type, Any], ...] = ((Policy, POLICIES), (Decoding, DECODINGS), (Reuse, REUSES))
+    classes: tuple[tuple[type, Any], ...] = ((Policy, POLICIES), (Decoding, DECODINGS))
     for base, known in classes:
         if isinstance(thing, type) and issubclass(thing, base):
             known.add(anything)
             return thing
+    if isinstance(thing, type) and any(kind.add(thing) for kind in EXTRAS.values()):
+        return thing
     if isinstance(thing, Family):
         FAMILIES.add(anything)
     elif isinstance(thing, Task):
         REGISTERED.add(anything)
     else:
         raise InputError(
-            f"register takes a policy, decoding or reuse class, a family or a task, got {thing!r}; see CONTRIBUTING on adding one"
+            "register takes the class of a policy, a decoding or an extra, a family or a task, got "
+            f"{thing!r}; see CONTRIBUTING on adding one"
         )
     return thing

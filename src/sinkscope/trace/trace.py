@@ -215,7 +215,7 @@ def provenance(
     seed: int | list[int] | None,
     extras: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a trace must be able to say about where it came from; all values are JSON or text; extras: what plug-ins add."""
+    """What a trace must be able to say about where it came from; all values are JSON or text; extras: their texts."""
     import torch
     import transformers
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.base.text import visible
 from sinkscope.report.figures import FIGURES, MAPS, Saved, check_free, check_names, file_name, look, make, save_all
 from sinkscope.report.figures.calibration import plot_calibration
-from sinkscope.report.figures.frontier import plot_frontier
 from sinkscope.report.figures.holdings import plot_holdings
 from sinkscope.report.figures.look import short
 from sinkscope.report.figures.sensitivity import plot_sensitivity
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLOTS: dict[str, Callable[[pd.DataFrame], look.PaperFigure]] = {
-    "reuse": plot_frontier, "sensitivity": plot_sensitivity, "calibration": plot_calibration,
-}  # fmt: skip
+    "sensitivity": plot_sensitivity,
+    "calibration": plot_calibration,
+}
 """Table of the study → its figure."""
 BUDGET = 4_000_000
 """Characters of traces that a report embeds; the whole file stays under 5 MB."""

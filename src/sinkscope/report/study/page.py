@@ -60,7 +60,6 @@ def sections() -> list[Section]:
         Section("anatomy", "Anatomy", traced.anatomy),
         Section("mechanisms", "Single steps and pairs", tables.mechanisms),
         Section("inspection", "What they hold", tables.inspection),
-        Section("reuse", "Approximate steps", tables.reuse),
         *(Section(one.name, one.title, partial(tables.plugged, plugin=one), "plugged.jinja") for one in PLUGINS.values()),
         Section("traces", "The traces", traces),
         Section("far", "The paper’s claims, on other models than its own", partial(matrix.claims, near=False), "claims.jinja"),

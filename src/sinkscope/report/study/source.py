@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import EXTRAS
 from sinkscope.report.figures import in_memory
 from sinkscope.study import spec
 from sinkscope.study.plugged import PLUGINS
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 TABLES = (
     "results", "records", "sinks", "depth", "diagnosis", "needs", "claims", "replay", "pairs", "likelihood", "passages",
-    "inspection", "holdings", "reuse", "skills", "skill_losses", "not_graded", "left_out", "thresholds", "sensitivity",
+    "inspection", "holdings", "skills", "skill_losses", "not_graded", "left_out", "thresholds", "sensitivity",
     "calibration",
 )  # fmt: skip
 Row = dict[str, Any]
@@ -97,7 +98,7 @@ class StudySource:
     def traced(self, table: str, model: str) -> list[tuple[int, Row]]:
         """A table on a model's first set of traces without a policy, in exact steps: `sinks`, or by layer `depth`."""
         every = self.rows(table, model=model, policy="none")
-        rows = [(at, row) for at, row in every if missing(row.get("reuse"))]
+        rows = [(at, row) for at, row in every if all(missing(row.get(name)) for name in EXTRAS)]
         return [(at, row) for at, row in rows if row["cell"] == rows[0][1]["cell"]]
 
     def measures(self, *sections: str) -> dict[str, dict[str, tuple[int, Row]]]:

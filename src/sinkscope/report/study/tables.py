@@ -1,6 +1,6 @@
 """Sections that are tables of the study, each with its picture.
 
-Skills, what sinks hold, approximate steps, what plug-ins add, every answer; and measurements that some
+Skills, what sinks hold, what plug-ins add, every answer; and measurements that some
 studies have: replays of recorded runs, and pairs of traces with and without a policy.
 """
 
@@ -17,7 +17,7 @@ from sinkscope.report.study.drawing import holdings_name
 from sinkscope.report.study.source import StudySource
 from sinkscope.statistics import Estimate
 from sinkscope.study.plugged import Column, StudyPlugin
-from sinkscope.study.shown import REUSE, SKILLS, estimate
+from sinkscope.study.shown import SKILLS, estimate
 from sinkscope.verdicts import Verdict, wording
 from sinkscope.verdicts.holdings import KIND
 from sinkscope.verdicts.wording import missing, number, shown
@@ -79,30 +79,12 @@ def _answer(known: tuple[int, Verdict] | None) -> Cell | str:
     return Cell(wording.answer(verdict), small=(*exact, wording.held(verdict)))
 
 
-def reuse(source: StudySource) -> dict[str, Any] | None:
-    """What each reuse rule saves and loses, and whether the keys that it keeps are the reason; None without rules."""
-    groups = [
-        (
-            rows[0][1],
-            columns_table(
-                f"Means over documents ({rows[0][1]['decoding']})", REUSE.columns, rows, "reuse", reuse=_exact
-            ),
-        )
-        for rows in source.groups(REUSE.name, *REUSE.by)
-    ]
-    return {"groups": groups} if groups else None
-
-
-def _exact(rule: str) -> str:
-    return "exact" if rule == "none" else "approximate"
-
-
 def plugged(source: StudySource, plugin: StudyPlugin) -> dict[str, Any] | None:
-    """What a plug-in adds: its tables, each with the name of its figure; None where the study has none of its tables."""
+    """What a plug-in adds: its tables, the first of each with its figure's name; None where the study has none of its tables."""
     shown = [
-        (one.figure, columns_table(one.caption, one.columns, source.rows(one.name), one.name))
+        ("" if at else one.figure, columns_table(one.caption.format(**rows[0][1]), one.columns, rows, one.name))
         for one in plugin.report
-        if one.name in source.frames
+        for at, rows in enumerate(source.groups(one.name, *one.by))
     ]
     return {"about": plugin.about, "shown": shown} if shown else None
 

@@ -11,11 +11,19 @@ COLOURS = {
 }  # fmt: skip
 OTHER = ("#7b3294", "#a6761d", "#66a61e", "#444444", "#80b1d3", "#b3de69")
 MEASURES = (("accuracy", "low", "high"), ("tokens_equal", "tokens_equal_low", "tokens_equal_high"))
+CAPTION = {
+    "title": "Approximate steps",
+    "seen": "Approximate steps: what a rule keeps of the exact run against the work it saves; {n} documents.",
+    "computed": "work: multiply-adds through the layers of the same steps in full; accuracy with Wilson's, tokens equal with "
+    "Student's 95 % interval over documents; a line joins the sizes of one rule.",
+    "not_shown": "time, which also depends on the machine; and other tasks or longer texts, where more is kept and less "
+    "computed.",
+}
 COLUMNS = ("model", "task", "decoding_name", "reuse", "series", "n", "agreement_n", "work_saved")
 
 
 def plot_frontier(table: pd.DataFrame) -> look.PaperFigure:
-    """A column of panels for each model of the table `reuse` (see `sinkscope.study.reuse_table`), one row for each measure."""
+    """A column of panels for each model of the table `reuse` (see `reuse.study.table`), one row for each measure."""
     shown = table[[*COLUMNS, *(name for names in MEASURES for name in names)]].reset_index(drop=True)
     models = list(dict.fromkeys(shown["model"]))
     measures = [names for names in MEASURES if shown[names[0]].notna().any()]
@@ -44,4 +52,4 @@ def plot_frontier(table: pd.DataFrame) -> look.PaperFigure:
         handles = [axes[0][0].plot([], [], "o", color=colours[name], label=name)[0] for name in series]
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(series)))
     counts = sorted({int(n) for name in ("n", "agreement_n") for n in shown[name].dropna()})
-    return look.finished("frontier", figure, shown, n=" or ".join(map(str, counts)))
+    return look.finished("frontier", figure, shown, CAPTION, n=" or ".join(map(str, counts)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from sinkscope.reuse import parse_reuse
+from sinkscope.reuse.text import parse_reuse
 from sinkscope.statistics import Estimate, bounded, compare, mean_difference, mean_interval, ratio_interval, wilson
 from sinkscope.study.comparison import holm_over
 
@@ -50,15 +50,13 @@ class Rule:
         return ratio_interval(seconds.to_numpy(), exact.to_numpy(), together.tolist())
 
 
-def reuse_table(
-    exact: pd.DataFrame | None, answers: pd.DataFrame | None, agreement: pd.DataFrame | None
-) -> pd.DataFrame:
-    """The table; empty where no cell has a rule.
-
-    Args:
-        exact: the records of exact answers without a policy. answers: those under rules. agreement: comparisons with exact runs.
-    """
-    known = [frame for frame in (exact, answers, agreement) if frame is not None and len(frame)]
+def build(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The table `reuse`, of the records of exact answers without a policy, those under rules, and comparisons with exact runs."""
+    under_rules = [frames[name] for name in ("reuse_records", "agreement") if name in frames]
+    if not under_rules:
+        return {}
+    exact = [frames["records"][frames["records"]["policy"] == "none"]] if "records" in frames else []
+    known = [frame for frame in (*exact, *under_rules) if len(frame)]
     every = pd.concat(known, ignore_index=True)
     every["reuse"] = every.get("reuse", pd.Series(index=every.index, dtype=object)).fillna("none").map(_first_draw)
     columns = [str(column) for column in known[0]]
@@ -70,7 +68,7 @@ def reuse_table(
             mine = group[group["reuse"] == name]
             about = mine.iloc[0][setting].to_dict() | {"cell": " ".join(mine["cell"].unique()), "reuse": name}
             rows.append(about | _row(known_rule, rules))
-    return holm_over(pd.DataFrame(rows))
+    return {"reuse": holm_over(pd.DataFrame(rows))}
 
 
 def _first_draw(text: str) -> str:

@@ -1,0 +1,1 @@
+"""What a study shows of approximate steps: above `sinkscope.report`, and reached through `sinkscope.study.plugged` alone."""
