@@ -31,7 +31,7 @@ OPENING = (
 LAYER, HEAD = 1, 7
 """A head of organism/scratch whose sink moves."""
 SIZES = {"": (1440, 900), "-phone": (390, 844)}
-SCREENS = {"": "main", "-claims": "#far, #claims", "-masking": "#masking"}
+SCREENS = {"": "body", "-claims": "#far, #claims", "-masking": "#masking"}
 """Name of a picture → the first of these elements is at its top."""
 MARGIN = 8
 

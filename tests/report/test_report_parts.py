@@ -137,7 +137,7 @@ def test_a_line_of_the_masking_chart_is_a_policy_beside_its_controls(planted: Pa
     known = {row["policy"]: Estimate(row["accuracy"], row["low"], row["high"]) for _, row in rows}
     assert all(marks["masked"][place[policy]] == known[policy] for policy in place)
     assert marks["as many random keys"] == {place[policy]: known[f"random({policy})"] for policy in ("top:1", "top:5")}
-    assert marks["random, nearest in attention"] == {place["top:1"]: known["random(top:1),match=mass"]}
+    assert marks["keys nearest in attention"] == {place["top:1"]: known["random(top:1),match=mass"]}
 
 
 @pytest.mark.parametrize("ramp", [charts.look.RAMP, charts.look.RAMP_DARK])

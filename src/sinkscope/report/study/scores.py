@@ -28,7 +28,7 @@ LABELS = {ACCURACY: "accuracy", NATS: "nats per token (more is worse)"}
 SERIES = {
     "none": charts.Series("nothing masked", (), "ink", "o"), "policy": charts.Series("masked", (), "s2", "D"),
     "count": charts.Series("as many random keys", (), "soft", "o", True),
-    "mass": charts.Series("random, nearest in attention", (), "s1", "D", True),
+    "mass": charts.Series("keys nearest in attention", (), "s1", "D", True),
     "paper": charts.Series("the paper’s number", (), "s4", "s", True),
 }  # fmt: skip
 """How marks look, and their names in the key."""
