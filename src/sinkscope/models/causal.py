@@ -6,7 +6,6 @@ unexpected, safetensors only, no remote code) and its attention function.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
 import sys
@@ -92,7 +91,7 @@ def pretrained(
         unused: parts of the names of weights that the checkpoint may hold and the network does not have.
     """
     without_weights(checkpoint, network_class, config)  # it opens every shard: a broken one is named here
-    placed = {"device_map": {"": device}} if device.type != "cpu" and _has_accelerate() else {}
+    placed = {"device_map": {"": device}} if device.type != "cpu" else {}
     try:
         with _quiet(bars=sys.stderr.isatty()):
             network, report = network_class.from_pretrained(
@@ -268,11 +267,6 @@ def _quiet(bars: bool) -> Iterator[None]:
     finally:
         (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
         logging.set_verbosity(verbosity)
-
-
-def _has_accelerate() -> bool:
-    """transformers loads straight to a GPU only with accelerate; without it the weights pass through host memory."""
-    return importlib.util.find_spec("accelerate") is not None
 
 
 FAMILY = FAMILIES.add(Causal())

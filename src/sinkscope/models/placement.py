@@ -28,11 +28,9 @@ def spread(network: nn.Module, device_map: DeviceMap) -> None:
         device_map: "auto": as its layers fit into the GPUs, and what is left on the CPU; or module → device ("cpu", "disk", 0,
             "cuda:1"), as accelerate reads it.
     """
-    try:
-        import accelerate
-        from accelerate.utils import get_balanced_memory
-    except ImportError as error:
-        raise InputError("device_map needs accelerate: pip install accelerate") from error
+    import accelerate
+    from accelerate.utils import get_balanced_memory
+
     if device_map == "auto":
         whole = {"no_split_module_classes": list(getattr(network, "_no_split_modules", None) or [])}
         memory = get_balanced_memory(network, **whole)

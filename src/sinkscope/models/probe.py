@@ -214,43 +214,38 @@ def _compare(model: Model, name: str, ids: Tensor, ours: Tensor) -> None:
         ) from error
     sizes = vars(model.network.config.get_text_config()).items()
     experts = any("expert" in name and isinstance(size, int) and size > 1 for name, size in sizes)
-    if _distance(changed[:, :-1], theirs[:, :-1]) > LEAK[experts]:
+    if distance(changed[:, :-1], theirs[:, :-1]) > LEAK[experts]:
         raise LooksBothWaysError(
             f"{model.source} is a {model.checkpoint.model_type} model whose attention looks both ways, and none of the diffusion "
             "families; sinkscope measures causal models and those families"
         )
-    distance = _distance(ours, theirs)
-    if not distance <= OFF[model.dtype]:
+    off = distance(ours, theirs)
+    if not off <= OFF[model.dtype]:
         raise CheckpointError(
-            f"{model.source}: with transformers' own attention {name} gives other logits (off by {distance:.2g} of their norm): "
+            f"{model.source}: with transformers' own attention {name} gives other logits (off by {off:.2g} of their norm): "
             "it changes scores or masks in a way that its attention interface does not say, so it cannot be measured"
         )
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-12))
+def distance(logits: Tensor, reference: Tensor) -> float:
+    """‖logits − reference‖ / ‖reference‖: the largest single rounding error of logits grows with depth."""
+    logits, reference = logits.double(), reference.double()
+    return float((logits - reference).norm() / reference.norm().clamp(min=1e-12))
 
 
-@contextmanager
-def _eager(model: Model) -> Iterator[None]:
-    """Inside, attention is transformers' own, in plain operations."""
+def eager_logits(model: Model, ids: Tensor) -> Tensor:
+    """Logits under transformers' own attention, which every architecture has; sinkscope's is back in place afterwards."""
     config, modes = model.network.config, model.spec.modes
     looks = config.is_causal if modes else True
     try:
         model.network.set_attn_implementation("eager")
         if modes:  # transformers' own masks follow the config, which may say the other mode
             config.is_causal = True
-        yield
+        return model.forward(ids)
     finally:
         model.network.set_attn_implementation(NAME)
         if modes:
             config.is_causal = looks
-
-
-def eager_logits(model: Model, ids: Tensor) -> Tensor:
-    """Logits under transformers' own attention, which every architecture has; sinkscope's is back in place afterwards."""
-    with _eager(model):
-        return model.forward(ids)
 
 
 def _layers(network: Any) -> list[nn.Module]:

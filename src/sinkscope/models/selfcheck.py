@@ -16,7 +16,7 @@ from sinkscope.attention.received import dense_received
 from sinkscope.attention.visibility import query_weights
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.text import html_table
-from sinkscope.models.probe import eager_logits
+from sinkscope.models.probe import distance, eager_logits
 
 if TYPE_CHECKING:
     from sinkscope.models.model import Model
@@ -116,7 +116,7 @@ def check(model: Model, length: int = 24, seed: int = 0) -> SelfCheck:
         error = _padding_error(model, ids)
         findings.append(CheckedBound("a padded row against the row alone", error, DEPTH * bound))
     if model.spec.causal:
-        error = _distance(silent, eager_logits(model, ids))
+        error = distance(silent, eager_logits(model, ids))
         findings.append(CheckedBound("logits against transformers' own attention", error, DEPTH * bound))
     return SelfCheck(model.source, tuple(findings))
 
@@ -161,13 +161,7 @@ def _padding_error(model: Model, ids: Tensor) -> float:
     real[0, kept] = True
     padded = model.forward(ids, model.context(real))[:1]
     rows = slice(-alone.shape[1], None) if left else slice(0, alone.shape[1])
-    return _distance(padded[:, rows], alone)
-
-
-def _distance(found: Tensor, reference: Tensor) -> float:
-    """‖found − reference‖ / ‖reference‖: for logits, whose largest single rounding error grows with depth."""
-    found, reference = found.double(), reference.double()
-    return float((found - reference).norm() / reference.norm().clamp(min=1e-12))
+    return distance(padded[:, rows], alone)
 
 
 def _relative(found: Tensor, reference: Tensor) -> float:
