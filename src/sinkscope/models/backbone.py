@@ -21,7 +21,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
 from sinkscope.models.family import Family, SpecialIds, read_ids
-from sinkscope.models.settings import USUAL, check_layers, check_settings
+from sinkscope.models.settings import USUAL, check_settings
 
 
 def empty_network(checkpoint: Checkpoint, network_class: Any, config: Any) -> Any:
@@ -161,7 +161,12 @@ class BackboneFamily(Family):
         backbone = self.backbone_of(checkpoint)
         # Of Llama's settings the others' networks know no bias of their feed-forward layers.
         self.check(checkpoint, *USUAL, *(("mlp_bias",) if backbone == "Llama" else ()))
-        check_layers(checkpoint)
+        kinds = checkpoint.config.get("layer_types") or ["full_attention"]
+        if set(kinds) != {"full_attention"}:
+            raise CheckpointError(
+                f"{checkpoint.source}: config.json sets layer_types to {kinds!r}; sinkscope reads {checkpoint.model_type} "
+                "networks with full attention in every layer, as all released ones have"
+            )
         more = self.settings(checkpoint)
         settings = read_settings(checkpoint, **more)
         if backbone == "Llama":
@@ -178,7 +183,11 @@ class BackboneFamily(Family):
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         import transformers
 
-        checkpoint.refuse_quantised()
+        if checkpoint.quantised:
+            raise CheckpointError(
+                f"{checkpoint.source} is quantised with {checkpoint.quantised}; sinkscope reads {checkpoint.model_type} models "
+                "in float32, bfloat16 or float16: give the original checkpoint"
+            )
         with checkpoint.described():
             config = self.config(checkpoint)
             network_class = getattr(transformers, f"{self.backbone_of(checkpoint)}ForCausalLM")

@@ -23,7 +23,7 @@ from sinkscope.base.files import one_line, read_json, reading
 from sinkscope.models.changed import CHANGED, ChangedNetwork
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-FULL = ("F64", "F32", "BF16", "F16")
+FULL = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 """What safetensors call the dtypes of weights that are not quantised."""
 
 TOKENIZER_FILES = (
@@ -235,10 +235,7 @@ class Checkpoint:
     @cached_property
     def stored_dtype(self) -> torch.dtype:
         """The dtype the weights were saved in (of the first tensor), which `dtype="auto"` takes on a GPU."""
-        name, path = next(iter(self.files.items()))
-        with opened(path, self.source) as tensors:
-            dtype: torch.dtype = tensors.get_tensor(name).dtype
-        return dtype
+        return FULL.get(self.headers[next(iter(self.files))][0], torch.float32)
 
     @cached_property
     def quantised(self) -> str:
@@ -253,14 +250,6 @@ class Checkpoint:
             odd = {name: shape for name, shape in odd.items() if name.endswith(".weight") and len(shape) > 1}
         method = settings.get("quant_method") if isinstance(settings, dict) else None
         return str(method or "an unknown method") if odd else ""
-
-    def refuse_quantised(self) -> None:
-        """Refuse quantised weights, for networks that are filled tensor by tensor."""
-        if self.quantised:
-            raise CheckpointError(
-                f"{self.source} is quantised with {self.quantised}; sinkscope reads {self.model_type} models in float32, "
-                "bfloat16 or float16: give the original checkpoint"
-            )
 
     @cached_property
     def digest(self) -> str:

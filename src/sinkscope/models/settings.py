@@ -86,13 +86,3 @@ def _refuse(checkpoint: Checkpoint, unknown: Iterable[str]) -> None:
                 f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of "
                 "config.json"
             )
-
-
-def check_layers(checkpoint: Checkpoint) -> None:
-    """Refuse a config.json with layers of other attention than that of all keys."""
-    kinds = checkpoint.config.get("layer_types") or ["full_attention"]
-    if set(kinds) != {"full_attention"}:
-        raise CheckpointError(
-            f"{checkpoint.source}: config.json sets layer_types to {kinds!r}; sinkscope reads {checkpoint.model_type} networks "
-            "with full attention in every layer, as all released ones have"
-        )
