@@ -16,7 +16,7 @@ from sinkscope.attention import cpu
 from sinkscope.attention.kernels import column_kernels, kernel
 from sinkscope.attention.key_mask import TILE, KeyMask, listed
 from sinkscope.attention.received import TILE_BYTES
-from sinkscope.attention.visibility import Scores
+from sinkscope.attention.visibility import Scores, per_head
 
 GATHER_BELOW = 0.5
 """Keys are gathered instead of biased away when at most this share of them is left: then the gathering pays."""
@@ -110,7 +110,8 @@ def _gathered(scores: Scores, value: Tensor, masked: Tensor, left: int) -> tuple
     if scores.visibility.real is not None:
         usable = usable & scores.visibility.real[:, None].expand(B, H, -1).gather(-1, order)
     keys, values = (
-        scores.per_head(x).gather(2, order[..., None].expand(-1, -1, -1, x.shape[-1])) for x in (scores.key, value)
+        per_head(x, scores.query).gather(2, order[..., None].expand(-1, -1, -1, x.shape[-1]))
+        for x in (scores.key, value)
     )
     bias = None
     if not bool(usable.all()):
@@ -180,10 +181,10 @@ def raw_lse(scores: Scores, lse: Tensor) -> Tensor:
         count = int(masked.sum(-1).max()) if key_mask.most is None else min(key_mask.most, visibility.keys)
         order, values = listed(masked, count)
         used = values > 0
-        keys = scores.per_head(scores.key).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
+        keys = per_head(scores.key, scores.query).gather(2, order[..., None].expand(-1, -1, -1, D)).to(exact)
     else:
         order, used, count = None, None, visibility.keys
-        keys = scores.per_head(scores.key).to(exact)
+        keys = per_head(scores.key, scores.query).to(exact)
     sums = []
     # A tile holds scores of the masked keys, and the pattern over all keys: with few masked keys that is the larger one.
     rows = max(1, min(Q, TILE_BYTES // max(1, B * H * count * 4, B * visibility.keys * 8)))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.kernels import column_kernels
-from sinkscope.attention.visibility import Scores, Visibility, query_weights, relative
+from sinkscope.attention.visibility import Scores, Visibility, per_head, query_weights, relative
 
 TILE_BYTES = 32 << 20
 TILE_ROWS = 64
@@ -82,7 +82,7 @@ def tiled_mass(scores: Scores, lse: Tensor, weights: Tensor, tile_bytes: int = T
         share = torch.baddbmm(each, query, keys, alpha=scores.scale).exp_().view(B, H, stop - start, K)
         if visibility.triangular and scores.key_mask is None:  # the same as below, and much faster
             share.tril_(visibility.offset + start)
-        elif not scores.all_allowed:
+        elif scores.key_mask is not None or not visibility.everything:
             share.masked_fill_(~scores.allowed(start, stop), 0.0)
         total += weights[:, None, :, start:stop] @ share
     return total.to(torch.float32)
@@ -99,7 +99,7 @@ def dense_map(scores: Scores, sink: Tensor | None = None) -> Tensor:
         `visibility.padded`.
     """
     exact, visibility = scores.exact, scores.visibility
-    every = scores.query.to(exact) @ scores.per_head(scores.key).to(exact).transpose(-1, -2) * scores.scale
+    every = scores.query.to(exact) @ per_head(scores.key, scores.query).to(exact).transpose(-1, -2) * scores.scale
     every = every.masked_fill(~scores.allowed(0, visibility.queries), float("-inf"))
     if sink is not None:
         level = sink.to(exact)[None, :, None, None].expand(*every.shape[:-1], 1)

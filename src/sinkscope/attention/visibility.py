@@ -283,20 +283,11 @@ class Scores:
         """Float32 at least: in it statistics are computed, whatever the dtype of the model."""
         return torch.promote_types(self.query.dtype, torch.float32)
 
-    def per_head(self, keys_or_values: Tensor) -> Tensor:
-        """Keys or values [B, G, K, D] with as many heads as the queries."""
-        return per_head(keys_or_values, self.query)
-
     def masked(self) -> Tensor | None:
         """Bool [B|1, H|1, K]: the keys that are masked for all queries alike; None: none."""
         if self.key_mask is None or self.key_mask.keys is None:
             return None
         return self.key_mask.keys_in_force(self.visibility)
-
-    @property
-    def all_allowed(self) -> bool:
-        """Whether every query may use every key."""
-        return self.key_mask is None and self.visibility.everything
 
     def allowed(self, start: int, stop: int) -> Tensor:
         """Bool [B|1, H|1, rows|1, K|1]: the keys that query rows start..stop may use."""

@@ -265,9 +265,7 @@ class ScoredRule(Rule):
         """What `choose` says of the scores, once there are any."""
         if self.waits:
             return view.chosen_before(self)
-        scores = self.scores_in(view)
-        if scores is None:
-            return None
+        scores = view.own_scores(self.scope)
         return self.choose(scores, view.candidates(self, scores), **view.wanted(self.choose, scores, self))
 
 

@@ -49,13 +49,7 @@ def one_step(trace: Trace, sample: int, step: int) -> xarray.Dataset:
 
 
 def activation_cache(trace: Trace, sample: int = 0, step: int = 0) -> dict[str, Tensor]:
-    """Activations of one step by TransformerLens' names, batch first.
-
-    Returns:
-        `blocks.L.attn.hook_pattern` [1, head, query, key] where a map of the step was recorded (`Capture(level="maps")`) or
-        added (`sinkscope trace --maps-at`), and what else the trace holds of each layer: received attention [1, head, key],
-        norms.
-    """
+    """See `Trace.to_activation_cache`; maps may have been added later (`sinkscope trace --maps-at`)."""
     chosen = one_step(trace, sample, step)
     cache = {}
     for variable, name in NAMES.items():
