@@ -21,27 +21,24 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a command whose options are another program's."""
 
 
-def _in_plain_words(parameters: list[Any]) -> list[Any]:
-    """Parameters without Python's types in their help: typer from 0.27 on would show <list[str]>, and <bool> beside a switch."""
-    for parameter in parameters:
-        switch = parameter.param_type_name == "argument" or getattr(parameter, "is_flag", False)
-        words = None if switch else parameter.metavar or "VALUE"
-        parameter.display_type_rich = lambda ctx, words=words: words
-    return parameters
-
-
-class Command(TyperCommand):
-    """A command whose help names values in plain words."""
+class _InPlainWords:
+    """Help without Python's types: typer from 0.27 on would show <list[str]>, and <bool> beside a switch."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _in_plain_words(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            switch = parameter.param_type_name == "argument" or getattr(parameter, "is_flag", False)
+            words = None if switch else parameter.metavar or "VALUE"
+            parameter.display_type_rich = lambda ctx, words=words: words
+        return parameters
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands whose help names values in plain words."""
+class Command(_InPlainWords, TyperCommand):
+    """One of ours, or of a plug-in."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _in_plain_words(super().get_params(ctx))
+
+class CommandGroup(_InPlainWords, TyperGroup):
+    """Several of a plug-in."""
 
 
 class PluggedGroup(CommandGroup):
@@ -79,7 +76,7 @@ def plugged() -> dict[str, Any]:
 
 
 def _refusal(why: str) -> Any:
-    def refuse(context: typer.Context) -> None:
+    def refuse() -> None:
         raise InputError(why)
 
     return refuse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ from sinkscope.cli.output import Watch, confirm, duration, say, show_json, show_
 
 if TYPE_CHECKING:
     from sinkscope.study import run, spec
-    from sinkscope.study.estimate import Line, StudyEstimate
     from sinkscope.study.status import StudyStatus
     from sinkscope.study.worker import WorkerSettings
 
@@ -208,6 +206,7 @@ def show_status(study: StudyStatus, json: bool = False) -> None:
             }
         )  # fmt: skip
         return
+    # A finished cell is in the line of its model alone: a study has hundreds of them.
     rows = [
         (
             cell.id[:8], f"{cell.title}{' ◂ in work' if cell.working else ''}", f"{cell.done}/{cell.wanted}",
@@ -225,22 +224,20 @@ def show_status(study: StudyStatus, json: bool = False) -> None:
         say(f"{model}: {finished} of {len(cells)} cells finished, {answers} answers")
     if study.not_graded:
         say(f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}")
-    say(last_line(study), *([] if study.report is None else [f"report: {study.report}"]))
-
-
-def last_line(study: StudyStatus) -> str:
-    """The study in one line: how much is done, and who runs it."""
     share = study.done / study.wanted if study.wanted else 0.0
-    line = f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%})"
+    runs = ""
     if study.running:
         idle = "" if study.idle is None else f", last record {study.idle:.0f} s ago"
-        return f"{line}; running: {study.running}{idle}"
-    unfinished = study.done < study.wanted or study.report is None
-    return f"{line}; nobody is running it: the same command as before goes on" if unfinished else line
+        runs = f"; running: {study.running}{idle}"
+    elif study.done < study.wanted or study.report is None:
+        runs = "; nobody is running it: the same command as before goes on"
+    say(f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%}){runs}")
+    say(*([] if study.report is None else [f"report: {study.report}"]))
 
 
 def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: bool = False) -> None:
-    """The cost of a study."""
+    """The cost of a study, of each model and of all."""
+    from sinkscope.base.text import aligned
     from sinkscope.study import spec
     from sinkscope.study.documents import SIZES
     from sinkscope.study.estimate import estimate, sentences
@@ -252,7 +249,13 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
         show_json({"study": wanted.name, "models": cost.lines, "samples": cost.samples, "workers": cost.workers,
                    "missing": cost.missing, "speeds": cost.speeds, "decides": cost.decides})  # fmt: skip
         return
-    lines = plan_lines(cost)
+    rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
+    for name, costs in [*((line.model, [line]) for line in cost.lines), ("all", cost.lines)]:
+        counts = (sum(getattr(line, key) for line in costs) for key in ("cells", "answers", "forwards"))
+        seconds = [line.seconds for line in costs if line.seconds is not None]
+        time = duration(sum(seconds)) if len(seconds) == len(costs) else "not known"
+        rows.append([name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in costs)), time])
+    lines = [f"study {cost.study.name}{f', {cost.workers} workers' if cost.speeds else ''}", *aligned(rows)]
     if cost.missing:
         missing = f"not on this machine, so their time here is not known: {', '.join(cost.missing)}"
         lines.append(f"{missing}. Running the study fetches them")
@@ -268,19 +271,3 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
             lines.append(f"here it cannot be run: {error}")
     lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
     say(*lines)
-
-
-def plan_lines(cost: StudyEstimate) -> list[str]:
-    """The cost of each model and of all, aligned."""
-    from sinkscope.base.text import aligned
-
-    def row(name: str, lines: Sequence[Line]) -> list[str]:
-        seconds = [line.seconds for line in lines if line.seconds is not None]
-        counts = (sum(getattr(line, key) for line in lines) for key in ("cells", "answers", "forwards"))
-        time = duration(sum(seconds)) if len(seconds) == len(lines) else "not known"
-        return [name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in lines)), time]
-
-    rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
-    rows += [row(line.model, [line]) for line in cost.lines]
-    workers = f", {cost.workers} workers" if cost.speeds else ""
-    return [f"study {cost.study.name}{workers}", *aligned([*rows, row("all", cost.lines)])]

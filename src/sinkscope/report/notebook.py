@@ -55,6 +55,7 @@ def _widget_class() -> Any:
     class TraceWidget(anywidget.AnyWidget):  # type: ignore[misc]
         """The view of a trace. state: step, layer, head, key (indices; −1: mean, or none), score, and the traces a and b."""
 
+        # What is synchronised: the page once, and what it shows after every click, from either side.
         _esm = viewer_file("widget.js")
         page = traitlets.Unicode().tag(sync=True)
         height = traitlets.Int(760).tag(sync=True)

@@ -41,6 +41,7 @@ def plot_score_histogram(traces: Any, *, name: str = "figure_3") -> look.PaperFi
             end = max(8.0, float(filled["upper"].max())) if len(filled) else 8.0
             wide_bins = np.asarray(of_trace["upper"] - of_trace["lower"])
             place.bar(of_trace["lower"], of_trace["count"], wide_bins, align="edge", color="#0072B2")
+            # Attention that only near queries give tells no sink in a causal model, so its scores are shares and not multiples.
             percent = judges[trace].percent
             border = 100 * EPSILON / PAPER_LENGTH if percent else 1 + EPSILON
             label = "% of a query's attention" if percent else "received (uniform = 1)"
