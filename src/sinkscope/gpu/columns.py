@@ -53,8 +53,7 @@ def _kernel(
     masked = tl.zeros([BLOCK_K], dtype=tl.int1)
     if HIDDEN:
         masked = tl.load(hidden + b * h_b + h * h_h + j * h_j, mask=there, other=0) != 0
-    zero = tl.zeros([BLOCK_K], dtype=tl.float32)
-    sum0, sum1, sum2, sum3 = zero, zero, zero, zero
+    sums = (tl.zeros([BLOCK_K], dtype=tl.float32),) * CLASSES
     begin, end = 0, queries
     if CAUSAL:  # no query before the first key of the block sees any of it
         begin = tl.maximum(0, (first - offset) // BLOCK_Q * BLOCK_Q)
@@ -73,17 +72,10 @@ def _kernel(
             q = q.to(tl.float32)
         total = tl.load(lse + pair.to(tl.int64) * queries + i, mask=here, other=0.0)
         own = weights + b * w_b + i
-        w0 = tl.load(own, mask=here, other=0.0)
-        counts = w0 > 0
-        if CLASSES > 1:
-            w1 = tl.load(own + w_c, mask=here, other=0.0)
-            counts = counts | (w1 > 0)
-        if CLASSES > 2:
-            w2 = tl.load(own + 2 * w_c, mask=here, other=0.0)
-            counts = counts | (w2 > 0)
-        if CLASSES > 3:
-            w3 = tl.load(own + 3 * w_c, mask=here, other=0.0)
-            counts = counts | (w3 > 0)
+        each, counts = (), tl.zeros([BLOCK_Q], dtype=tl.int1)  # the weights of every class
+        for c in tl.static_range(CLASSES):
+            each = each + (tl.load(own + c * w_c, mask=here, other=0.0),)
+            counts = counts | (each[c] > 0)
         score = tl.dot(k, q, input_precision="ieee") * scale  # [BLOCK_K, BLOCK_Q]
         share = tl.exp2(score - (total * LOG2E)[None, :])
         seen = tl.broadcast_to(counts[None, :], [BLOCK_K, BLOCK_Q])
@@ -101,13 +93,10 @@ def _kernel(
             seen = seen & (alone[None, :] | (masked == 0)[:, None])
         # A row that counts in no class may have no key at all; its log-sum-exp means nothing and may overflow here.
         share = tl.where(seen, share, 0.0)
-        sum0 += tl.sum(share * w0[None, :], 1)
-        if CLASSES > 1:
-            sum1 += tl.sum(share * w1[None, :], 1)
-        if CLASSES > 2:
-            sum2 += tl.sum(share * w2[None, :], 1)
-        if CLASSES > 3:
-            sum3 += tl.sum(share * w3[None, :], 1)
+        added = ()
+        for c in tl.static_range(CLASSES):
+            added = added + (sums[c] + tl.sum(share * each[c][None, :], 1),)
+        sums = added
     kept = there
     if HIDDEN and not STRANDED:
         kept = kept & (masked == 0)
@@ -115,13 +104,8 @@ def _kernel(
         kept = kept & (tl.load(real + b * keys + j, mask=there, other=0) != 0)
     target = out + b * o_b + h * o_h + j
     scales = norm + b * n_b + j
-    _store(target, scales, sum0, there, kept, NORM)
-    if CLASSES > 1:
-        _store(target + o_c, scales + n_c, sum1, there, kept, NORM)
-    if CLASSES > 2:
-        _store(target + 2 * o_c, scales + 2 * n_c, sum2, there, kept, NORM)
-    if CLASSES > 3:
-        _store(target + 3 * o_c, scales + 3 * n_c, sum3, there, kept, NORM)
+    for c in tl.static_range(CLASSES):
+        _store(target + c * o_c, scales + c * n_c, sums[c], there, kept, NORM)
 
 
 @triton.jit
