@@ -14,7 +14,7 @@ from transformers import Qwen2ForCausalLM
 
 from sinkscope.attention.interface import NAME, sinkscope_attention
 from sinkscope.gpu.fused_forward import FusedForward
-from sinkscope.gpu.stacked import GROUPS, room, stack
+from sinkscope.gpu.stacked import GROUPS, likeness, room, stack
 from sinkscope.models.backbone import empty_network
 from sinkscope.models.checkpoint import Checkpoint, fill
 from sinkscope.models.dream import FAMILY as DREAM
@@ -71,18 +71,23 @@ def test_separate_weights_are_no_stack(networks: tuple[Any, Any]) -> None:
 
 
 def test_moved_and_replaced_weights_are_noticed(networks: tuple[Any, Any]) -> None:
-    mlp = networks[0].model.layers[0].mlp
-    joined = stack(mlp, GROUPS["mlp"])
-    assert joined is not None
-    assert joined.holds
+    watched = tuple(networks[0].modules())
+    mlp, first = networks[0].model.layers[0].mlp, likeness(watched)
     mlp.up_proj.weight.data.mul_(2)  # changed where it is: the stack sees it too
-    assert joined.holds
+    assert likeness(watched) == first
     kept, mlp.up_proj = mlp.up_proj, nn.Linear(48, 80, bias=False)
-    assert not joined.holds
+    assert likeness(watched).modules != first.modules
     mlp.up_proj = kept
-    assert joined.holds
+    assert likeness(watched) == first
+    handle = mlp.register_forward_hook(lambda *_: None)
+    assert likeness(watched).changes
+    handle.remove()
+    mlp.forward = lambda x: x
+    assert likeness(watched).changes
+    del mlp.forward
     networks[0].to(torch.bfloat16)
-    assert not joined.holds
+    assert likeness(watched).weights != first.weights
+    assert likeness(watched)[:2] == first[:2]
 
 
 def test_a_network_that_moved_away_leaves_no_stacked_weights_behind(networks: tuple[Any, Any]) -> None:

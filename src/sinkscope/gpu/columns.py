@@ -5,7 +5,7 @@ of queries. No values are read, no atomics are used: the same input gives the sa
 same sum in plain operations. Importing this file needs triton.
 """
 
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls, disable-error-code="assignment"
 # Triton's kernels are its own language: their arguments have no Python types.
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _kernel(
         own = weights + b * w_b + i
         each, counts = (), tl.zeros([BLOCK_Q], dtype=tl.int1)  # the weights of every class
         for c in tl.static_range(CLASSES):
-            each = each + (tl.load(own + c * w_c, mask=here, other=0.0),)
+            each += (tl.load(own + c * w_c, mask=here, other=0.0),)
             counts = counts | (each[c] > 0)
         score = tl.dot(k, q, input_precision="ieee") * scale  # [BLOCK_K, BLOCK_Q]
         share = tl.exp2(score - (total * LOG2E)[None, :])
@@ -95,7 +95,7 @@ def _kernel(
         share = tl.where(seen, share, 0.0)
         added = ()
         for c in tl.static_range(CLASSES):
-            added = added + (sums[c] + tl.sum(share * each[c][None, :], 1),)
+            added += (sums[c] + tl.sum(share * each[c][None, :], 1),)
         sums = added
     kept = there
     if HIDDEN and not STRANDED:

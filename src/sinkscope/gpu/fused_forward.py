@@ -19,11 +19,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as modules
+from torch import Tensor
 
 from sinkscope.base.fast import fast
-from sinkscope.gpu.stacked import GROUPS, Stack, stack
+from sinkscope.gpu.stacked import GROUPS, Stack, likeness, stack
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LLAMA_LIKE = ("LlamaForCausalLM", "Qwen2ForCausalLM", "MistralForCausalLM")
@@ -68,23 +67,25 @@ class FusedForward:
 
     def __init__(self, network: Any, name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
         self._network, self._name, self._attend = network, name, attention
-        # Every module with what it holds, by which one that was put elsewhere or taken out is noticed.
-        self._watched = tuple((module, dict(module._modules)) for module in network.model.modules())
-        self._layers = _stacked_layers(network)
+        self._modules = tuple(network.model.modules())
+        self._like, self._layers = likeness(self._modules), _stacked_layers(network)
 
     def applies(self, ids: Tensor) -> bool:
         """Whether the fused code can and should run for these ids."""
-        network = self._network
-        if not all(layer.qkv.holds and layer.gate_up.holds for layer in self._layers):
-            # The weights were moved or replaced: the stacked ones are stale, and only take memory, on a GPU that was left too.
+        network, now = self._network, likeness(self._modules)
+        if now.weights != self._like.weights:
+            # They were moved or replaced: the stacked ones are stale, and only take memory, on a GPU that was left too.
             self._layers = []
-        if not fast(ids.device) or network.training:
-            return False
-        if network.config._attn_implementation != self._name or torch.is_autocast_enabled(ids.device.type):
-            return False
-        if not self._layers or _global_hooks():
-            return False
-        return not any(_altered(module, held) for module, held in self._watched) and _kernels() is not None
+        usual = network.config._attn_implementation == self._name and not torch.is_autocast_enabled(ids.device.type)
+        same = now.modules == self._like.modules and not now.changes
+        return (
+            bool(self._layers)
+            and fast(ids.device)
+            and not network.training
+            and usual
+            and same
+            and _kernels() is not None
+        )
 
     def __call__(self, ids: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
         """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S], with those in a fixed cache."""
@@ -120,17 +121,6 @@ class FusedForward:
         out, _ = self._attend(module, query, key, value, None, scaling=module.scaling, sliding_window=window)
         branch: Tensor = module.o_proj(out.reshape(B, S, -1))
         return branch
-
-
-def _global_hooks() -> bool:
-    """Whether a hook is set on all modules there are (torch's flop counter sets one)."""
-    return bool(modules._global_forward_hooks or modules._global_forward_pre_hooks)
-
-
-def _altered(module: nn.Module, held: dict[str, nn.Module | None]) -> bool:
-    """Whether a module may no longer do what its class says: hooks, a forward of its own, other modules inside."""
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    return bool(hooks) or "forward" in module.__dict__ or module._modules != held
 
 
 def _stacked_layers(network: Any) -> list[_Layer]:

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as modules
 
+from sinkscope.gpu.stacked import likeness
 from sinkscope.gpu.state import State, put, saved
 from sinkscope.gpu.streams import on, stream_for
 
@@ -208,7 +208,7 @@ class Graphs:
 
     def _network_like(self) -> Hashable:
         if self._like is None:
-            self._like = likeness(self._network)
+            self._like = _circumstances(self._network)
         return self._like
 
     def _capture(self, x: Tensor, kind: Kind, forward: Forward, before: State, roots: Sequence[Any]) -> Captured | None:
@@ -285,21 +285,16 @@ def record(
     return graph.replay, result
 
 
-def likeness(network: nn.Module) -> Hashable:
-    """What decides, besides shapes, which kernels a network launches on which memory: weights, hooks, forwards, settings."""
-    hooks = []
-    for module in network.modules():
-        set_here = tuple(module._forward_hooks), tuple(module._forward_pre_hooks), "forward" in vars(module)
-        hooks.append((id(module), *set_here))
-    weights = [(tensor.data_ptr(), tensor.dtype) for tensor in (*network.parameters(), *network.buffers())]
+def _circumstances(network: nn.Module) -> Hashable:
+    """What decides, besides shapes, which kernels a network launches on which memory: the network, and torch's settings."""
     matmul = torch.backends.cuda.matmul
     settings = (
-        tuple(modules._global_forward_hooks), tuple(modules._global_forward_pre_hooks), network.training,
-        matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction, torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cuda"),
+        network.training, matmul.allow_tf32, matmul.allow_bf16_reduced_precision_reduction,
+        torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled(), torch.is_autocast_enabled("cuda"),
         getattr(getattr(network, "config", None), "_attn_implementation", None),
     )  # fmt: skip
-    return tuple(hooks), tuple(weights), settings
+    buffers = tuple((buffer.data_ptr(), buffer.dtype) for buffer in network.buffers())
+    return likeness(network.modules()), buffers, settings
 
 
 def _is_short_of_memory(device: torch.device) -> bool:

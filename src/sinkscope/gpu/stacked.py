@@ -7,13 +7,14 @@ and whoever reads `q_proj.weight` finds it where it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules import module as modules
 
 GROUPS = {"self_attn": ("q_proj", "k_proj", "v_proj"), "mlp": ("gate_proj", "up_proj")}
 """Module of a decoder layer → its linear layers that read the same input, in the order of their rows."""
@@ -61,30 +62,15 @@ class Stack:
     """Some linear layers of a module as one.
 
     Attributes:
-        owner, names: the module, and what it calls the layers.
-        weight: Float [all rows, inputs]. bias: Float [all rows] or None.
-        layers: the layers whose weights lie in `weight`.
-        places: their addresses, by which a weight that was put elsewhere is noticed.
+        weight: Float [all rows, inputs], in which theirs lie. bias: Float [all rows] or None.
     """
 
-    owner: nn.Module
-    names: tuple[str, ...]
     weight: Tensor
     bias: Tensor | None
-    layers: tuple[nn.Module, ...]
-    places: tuple[int, ...]
 
     def __call__(self, x: Tensor) -> Tensor:
         """What the layers make of x [..., inputs], side by side: Float [..., all rows]."""
         return functional.linear(x, self.weight, self.bias)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the layers are still the owner's, with their weights where they were when this stack was made."""
-        own = self.owner._modules
-        return all(own[name] is layer for name, layer in zip(self.names, self.layers, strict=True)) and (
-            self.places == _places(self.layers)
-        )
 
 
 def stack(owner: nn.Module, names: tuple[str, ...]) -> Stack | None:
@@ -98,7 +84,7 @@ def stack(owner: nn.Module, names: tuple[str, ...]) -> Stack | None:
     weight, bias = (_joined([getattr(layer, leaf) for layer in layers]) for leaf in LEAVES)
     if weight is None or (bias is None and any(layer.bias is not None for layer in layers)):
         return None
-    return Stack(owner, names, weight, bias, layers, _places(layers))
+    return Stack(weight, bias)
 
 
 def _joined(parts: list[Tensor | None]) -> Tensor | None:
@@ -116,6 +102,26 @@ def _joined(parts: list[Tensor | None]) -> Tensor | None:
     return first.as_strided((sum(len(tensor) for tensor in tensors), *first.shape[1:]), first.stride())
 
 
-def _places(layers: tuple[nn.Module, ...]) -> tuple[int, ...]:
-    parameters = (parameter for layer in layers for parameter in layer._parameters.values())
-    return tuple(parameter.data_ptr() for parameter in parameters if parameter is not None)
+class Likeness(NamedTuple):
+    """What decides, besides sizes and settings, what a network computes: its modules, what was changed in them, its weights.
+
+    Attributes:
+        modules: what each holds. changes: hooks, on all modules there are too (torch's flop counter sets one), and forwards that
+            were replaced. weights: where each lies, and its dtype.
+    """
+
+    modules: Hashable
+    changes: Hashable
+    weights: Hashable
+
+
+def likeness(network: Iterable[nn.Module]) -> Likeness:
+    """What some modules are like now; as long as they live, two that are alike compute the same."""
+    held, weights = [], []
+    changes: list[Hashable] = [*modules._global_forward_hooks, *modules._global_forward_pre_hooks]
+    for module in network:
+        held.append((id(module), *map(id, module._modules.values())))
+        changes += [(id(module), hook) for hook in (*module._forward_hooks, *module._forward_pre_hooks)]
+        changes += [id(module)] if "forward" in vars(module) else []
+        weights += [(weight.data_ptr(), weight.dtype) for weight in module._parameters.values() if weight is not None]
+    return Likeness(tuple(held), tuple(changes), tuple(weights))
