@@ -346,8 +346,9 @@ class Alternating(ss.FixedRule):
         return 1
 
     def keys(self, view: Any) -> torch.Tensor:
-        turn = view.runtime.memory.get(view.slot)
-        turn = view.runtime.memory[view.slot] = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
+        turn = view.recall()
+        turn = torch.zeros(1, dtype=torch.long) if turn is None else 1 - turn
+        view.remember(turn)
         return (torch.arange(view.whole.keys) == turn)[None, None]
 
 

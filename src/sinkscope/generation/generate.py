@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import Acting, Extra, Outcome, read_extras
+from sinkscope.base.extras import Acting, Outcome, read_extras
 from sinkscope.decoding.base import Decoding, decoding_from_options, default_decoding
 from sinkscope.decoding.groups import Group, Plan, check_seeds
 from sinkscope.decoding.step import Twin
@@ -28,7 +28,7 @@ from sinkscope.policies.policy import Policy, check_policy
 from sinkscope.policies.text import as_policy
 from sinkscope.trace.capture import Capture, Frame, as_capture
 from sinkscope.trace.recorder import Recorder, trace_writer
-from sinkscope.trace.trace import provenance, token_texts
+from sinkscope.trace.trace import Trace, provenance, token_texts
 
 if TYPE_CHECKING:
     from sinkscope.reuse.rule import Reuse
@@ -97,7 +97,11 @@ def generate(
     plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, acting.values())
     recorder, groups = None, []
     if recorded is not None or out is not None:
-        recorder = _recorder(plan, recorded or Capture(), policy, extras, out, overwrite)
+        recorded, texts = recorded or Capture(), {name: extra.identity() for name, extra in extras.items()}
+        about = provenance(model, decoding, policy, recorded, plan.seed, texts)
+        frame = _frame(plan, recorded, bool(extras))
+        writer = trace_writer(out, frame, recorded, about, overwrite)
+        recorder = Recorder(frame, recorded, writer, batch.ids.cpu().numpy(), about)
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
@@ -112,7 +116,10 @@ def generate(
         for group in groups:
             group.engine.release()
     outcomes = {name: extra.outcome(partial(_by_row, groups), len(driven.ties)) for name, extra in acting.items()}
-    return _run(plan, groups, driven, policy, recorder, outcomes)
+    trace, total = None, {"ties_total": int(driven.ties.sum())}
+    if recorder is not None:
+        trace = recorder.finish(lambda ids: {**token_texts(model, ids), **total})
+    return _run(plan, groups, driven, policy, trace, outcomes)
 
 
 def _decoding(model: Model, decoding: Decoding | None, options: Mapping[str, Any]) -> Decoding:
@@ -149,32 +156,8 @@ def _plan(
     if policy is not None:
         checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
     _check_length(model, batch, decoding)
-    return Plan(
-        model,
-        batch,
-        decoding,
-        seed,
-        twin,
-        checked,
-        cached=bool(decoding.cached) if cache is None else cache,
-        apart=any(extra.apart(decoding) for extra in acting),
-    )
-
-
-def _recorder(
-    plan: Plan,
-    capture: Capture,
-    policy: Policy | None,
-    extras: Mapping[str, Extra],
-    out: str | os.PathLike[str] | None,
-    overwrite: bool,
-) -> Recorder:
-    """What records the generation, with a writer that has begun."""
-    texts = {name: extra.identity() for name, extra in extras.items()}
-    about = provenance(plan.model, plan.decoding, policy, capture, plan.seed, texts)
-    frame = _frame(plan, capture, bool(extras))
-    writer = trace_writer(out, frame, capture, about, overwrite)
-    return Recorder(frame, capture, writer, plan.batch.ids.cpu().numpy(), about)
+    cached, apart = bool(decoding.cached) if cache is None else cache, any(extra.apart(decoding) for extra in acting)
+    return Plan(model, batch, decoding, seed, twin, checked, cached, apart)
 
 
 @dataclass(frozen=True)
@@ -195,15 +178,11 @@ def _run(
     groups: list[Group],
     driven: _Driven,
     policy: Policy | None,
-    recorder: Recorder | None,
+    trace: Trace | None,
     extras: Mapping[str, Outcome],
 ) -> Run:
-    """The result, with the finished trace."""
+    """The result."""
     model, decoding, batch, states = plan.model, plan.decoding, plan.batch, driven.states
-    trace = None
-    if recorder is not None:
-        total = {"ties_total": int(driven.ties.sum())}
-        trace = recorder.finish(lambda ids: {**token_texts(model, ids), **total})
     codes = _by_row(groups, [group.codes for group in groups])
     starts = batch.starts
     answers = [decoding.answer(model, row, start) for row, start in zip(states[-1], starts, strict=True)]

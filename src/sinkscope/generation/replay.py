@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
-from sinkscope.decoding.base import Decoding
+from sinkscope.decoding.base import Decoding, select
 from sinkscope.decoding.causal import next_logits
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import Plan
@@ -199,8 +199,10 @@ class _Pair:
             "confidence_change": _placed(changed_confidence - confidence, where),
             "flipped": _placed(best != other, where),
         }
-        chosen = _selected(_placed(confidence, where), selectable, count)
-        chosen_with = _selected(_placed(changed_confidence, where), selectable, count)
+        chosen, chosen_with = (
+            select(_placed(values, where).masked_fill(~selectable, float("-inf")), count)[0] & selectable
+            for values in (confidence, changed_confidence)
+        )
         arrays = {name: value.float().cpu().numpy() for name, value in placed.items() if name != "flipped"}
         arrays["flipped"] = (placed["flipped"] == 1).cpu().numpy()
         arrays["selected"], arrays["selected_with"] = chosen.cpu().numpy(), chosen_with.cpu().numpy()
@@ -211,20 +213,13 @@ class _Pair:
     def _account(self, ended: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """What the policy did in each row, over layers and heads: Float32 [B] each, NaN where there is nothing to count."""
         account = self.masked.account
+        shares = np.full((len(MASK), len(ended)), np.nan, dtype=np.float32)
         if account is None:
-            shares_of = np.full((len(MASK), len(ended)), np.nan, dtype=np.float32)
-            shares_of[0] = 0.0
+            shares[0] = 0.0  # a policy that never acts took nothing, of how many sinks was not looked at
         else:
-            heads = (account.sinks > 0).sum((0, 2))
-            shares = (
-                account.share.mean((0, 2)),
-                account.caught.sum((0, 2)) / account.sinks.sum((0, 2)),
-                account.strongest.nan_to_num(0.0).sum((0, 2)) / heads,
-                account.removed.sum((0, 2)) / account.absorbed.sum((0, 2)),
-            )
-            shares_of = torch.stack([share.float() for share in shares]).cpu().numpy()
-        shares_of[:, ended] = np.nan
-        return dict(zip(MASK, shares_of, strict=True))
+            shares = (account.sums[::2] / account.sums[1::2]).float().cpu().numpy()
+        shares[:, ended] = np.nan
+        return dict(zip(MASK, shares, strict=True))
 
 
 def _placed(values: Tensor, where: Tensor) -> Tensor:
@@ -232,13 +227,3 @@ def _placed(values: Tensor, where: Tensor) -> Tensor:
     frame = torch.full(where.shape, float("nan"), dtype=torch.float64, device=where.device)
     frame[where] = values.double()
     return frame
-
-
-def _selected(confidence: Tensor, selectable: Tensor, count: list[int]) -> Tensor:
-    """Bool [B, S]: the `count` most confident selectable positions of each row."""
-    scores = confidence.masked_fill(~selectable, float("-inf"))
-    chosen = torch.zeros_like(selectable)
-    for row, many in enumerate(count):
-        if many:
-            chosen[row, torch.topk(scores[row], many).indices] = True
-    return chosen & selectable

@@ -49,6 +49,21 @@ class StepAccount:
         """Float [layer, B, H]: the share of the attention on sinks that was masked; NaN where there was none."""
         return (self.removed / torch.where(self.absorbed > 0, self.absorbed, float("nan"))).float()
 
+    @property
+    def sums(self) -> Tensor:
+        """Float64 [8, B]: what the shares of a row are quotients of, each followed by what it is divided by.
+
+        The mean share and 1, caught sinks and sinks, strongest sinks that were caught and heads that have one, attention on
+        caught sinks and on all.
+        """
+        share = self.share.double().mean((0, 2))
+        parts = (
+            share, torch.ones_like(share), self.caught.sum((0, 2)), self.sinks.sum((0, 2)),
+            self.strongest.nan_to_num(0.0).sum((0, 2)), (self.sinks > 0).sum((0, 2)), self.removed.sum((0, 2)),
+            self.absorbed.sum((0, 2)),
+        )  # fmt: skip
+        return torch.stack([part.double() for part in parts])
+
 
 @dataclass(frozen=True)
 class LayerState:
@@ -118,27 +133,13 @@ class Totals:
     """Sums over the steps in which a policy acted, for each row, so that they do not depend on the batch."""
 
     def __init__(self, rows: int) -> None:
-        # Of the mean share, of those steps, of caught sinks, of sinks, of strongest sinks that were caught, of heads that have
-        # one, of attention on caught sinks, and on all.
         self._sums = torch.zeros(8, rows, dtype=torch.float64)
 
     def add(self, account: StepAccount, alive: Tensor | None) -> None:
         """Add a step of the rows Bool [B] that have not ended; None: of all."""
         counted = account.acted if alive is None else account.acted & alive
-        sums = torch.stack(
-            [
-                account.share.double().mean((0, 2)),
-                torch.ones(len(counted), dtype=torch.float64, device=counted.device),
-                account.caught.sum((0, 2)).double(),
-                account.sinks.sum((0, 2)).double(),
-                account.strongest.nan_to_num(0.0).sum((0, 2)).double(),
-                (account.sinks > 0).sum((0, 2)).double(),
-                account.removed.sum((0, 2)).double(),
-                account.absorbed.sum((0, 2)).double(),
-            ]
-        )
         self._sums = self._sums.to(counted.device)
-        self._sums += torch.where(counted, sums, 0.0)
+        self._sums += torch.where(counted, account.sums, 0.0)
 
     def shares(self) -> dict[str, Tensor]:
         """Float [B] each: attention removed, mean over layers, heads and those steps; and of all sinks of those steps the share
