@@ -67,7 +67,7 @@ class Observations(NamedTuple):
 
 class Attribution(NamedTuple):
     """table: one row per part (state, category, position, shared, total, and the leads "semantic" and "positional") with gain in
-    nats per key-step, its interval over prompts and its share of the total; note: why there are no numbers, where that is so."""
+    nats per key and step, its interval over prompts and its share of the total; note: why there are no numbers."""
 
     table: pd.DataFrame
     note: str = ""
@@ -203,7 +203,7 @@ def attribution(
 ) -> Attribution:
     """Are sinks bound to tokens or to positions?
 
-    Formula: held-out log-likelihood of "is a sink" (share of heads, nats per key-step), cross-validated over prompts;
+    Formula: held-out log-likelihood of "is a sink" (share of heads, nats per key and step), cross-validated over prompts;
     `unique(g) = LL(all groups) − LL(all but g)`, `shared = LL(all) − LL(none) − Σ unique`. Groups: decoding state, token category
     given state, position (binned distance from start, end, prompt's end, first and last mask).
 
@@ -221,7 +221,7 @@ def attribution(
 
 
 def _labelled(table: pd.DataFrame) -> pd.DataFrame:
-    return frame(table, units={"gain": "nats per key-step, held out", "share": "share of the total gain"})
+    return frame(table, units={"gain": "nats per key and step, held out", "share": "share of the total gain"})
 
 
 def _thinned(rows: Observations, every: int) -> Observations:

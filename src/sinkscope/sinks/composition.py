@@ -24,7 +24,7 @@ REGIONS = (PROMPT, ANSWER)
 
 class Composition(NamedTuple):
     """Counts of one sample, float [region, label]: detections, drains among them (NaN without anatomy), expected (detections that
-    chance would give), cells (key-steps with that label)."""
+    chance would give), cells (keys and steps with that label)."""
 
     detections: Array
     drains: Array
@@ -84,7 +84,7 @@ def composition_table(counts: Composition, names: list[str], prompts: Array) -> 
             "frequency": "share of detections (step, layer, head, key)",
             "expected": "share of detections that chance gives in the same steps and regions",
             "enrichment": "frequency / expected",
-            "base_rate": "share of key-steps",
+            "base_rate": "share of keys and steps",
         },
         interval="95 %, over prompts",
     )

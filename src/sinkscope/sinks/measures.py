@@ -15,7 +15,7 @@ Form = Literal["share", "points", "number", "signed", "nats", "p"]
 _HEAD_STEPS, _SINK_STEPS = "share of heads and steps", "share of heads and steps with a sink"
 _DETECTIONS, _BOTH = "share of detections", "share of heads and steps where both have a sink"
 _UNIFORM = "received attention, uniform = 1"
-_MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key-step, held out"
+_MOVES, _SHIFTED, _NATS = "share of moves", "p, shifted event times", "nats per key and step, held out"
 _CONFIDENCE, _DELAY = "confidence, b − a", "steps, b − a"
 
 
@@ -59,7 +59,7 @@ class Measure(Enum):
     SINKS_DEPTH = "sinks per head: change with depth", "sinks per head, first layer to last", "signed"
     ABSORBED_DEPTH = "absorbed: change with depth", "of all attention, first layer to last", "signed"
     MAIN_DEPTH = "main sink: change with depth", f"{_UNIFORM}, first layer to last", "signed"
-    ONE_OR_TWO = "one or two positions in the deepest layers", "share of layer-steps", "share", "of steps have one or two"
+    ONE_OR_TWO = "one or two positions in the deepest layers", "share of layers and steps", "share", "of steps have one or two"
     SPLIT = "split by query in the deepest layers", _BOTH
     SPLIT_RANDOM = "split by random classes", _BOTH
     SPLIT_BEYOND = "split beyond random classes", _BOTH, "share", "beyond random classes"
@@ -87,9 +87,9 @@ class Measure(Enum):
     # ---- traces: composition, attribution
     FREQUENCY = "{}: frequency", _DETECTIONS, "share", "of detections"
     ENRICHMENT = "{}: enrichment", "× base rate of the same steps and regions", "number", "times chance"
-    GAIN = "gain: {}", _NATS, "nats", "nats per key-step"
-    SEMANTIC = "gain: category − 2 × position", _NATS, "nats", "nats per key-step, category − 2 × position"
-    POSITIONAL = "gain: position − 2 × category", _NATS, "nats", "nats per key-step, position − 2 × category"
+    GAIN = "gain: {}", _NATS, "nats", "nats per key and step"
+    SEMANTIC = "gain: category − 2 × position", _NATS, "nats", "nats per key and step, category − 2 × position"
+    POSITIONAL = "gain: position − 2 × category", _NATS, "nats", "nats per key and step, position − 2 × category"
     # ---- pairs of traces
     FLOW = "attention to {}", "share of attention, b − a", "signed"
     SAME_INPUT = "same input", "share of steps"

@@ -216,7 +216,7 @@ def split_beyond_chance(statistics: SinkStatistics) -> dict[Measure, Estimate]:
 
 
 def kind_weights(statistics: SinkStatistics, prefix: str = "") -> Array:
-    """float [N, kinds]: head-steps with a sink that belong to heads of each kind (kinds.KINDS). prefix: "chance_" for noise."""
+    """float [N, kinds]: heads and steps with a sink, by kind of head (kinds.KINDS). prefix: "chance_" for noise."""
     kinds, weight = statistics[f"{prefix}kind"].values, statistics[f"{prefix}sink_steps"].values
     return np.stack([np.where(kinds == i, weight, 0).sum(axis=(1, 2)) for i in range(len(KINDS))], axis=1)
 
