@@ -123,7 +123,12 @@ Extras = Mapping[str, Any]
 """Kind → `Extra`. Any: they are also arguments of `ss.generate`, of which each kind has a type of its own."""
 
 
-def read_extras(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Kind → the extra that was given; those that are None, or "none", are left out."""
+def read_extras(given: Mapping[str, Any], options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Kind → the extra that was given; those that are None, or "none", are left out.
+
+    Args:
+        options: further arguments of a call, out of which those that are called like a kind are taken.
+    """
+    given = {**given, **{name: options.pop(name) for name in EXTRAS if name in options}} if options else given
     read = {name: EXTRAS.find(name).read(value) for name, value in given.items() if value is not None}
     return {name: extra for name, extra in read.items() if extra is not None}

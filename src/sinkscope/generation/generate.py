@@ -74,7 +74,7 @@ def generate(
         reuse: what of earlier forwards is used again; a rule or its text. None: nothing, every step is exact.
         cache: whether a block loop keeps finished blocks in a KV cache; None: as officially.
         overwrite: replace a trace that is at `out`, or an unfinished recording.
-        options: of the family's default decoding, where none is given.
+        options: of the family's default decoding, where none is given; and further extras by name (`sinkscope.base.extras`).
 
     >>> done = ss.generate(model, prompts, decoding, policy=ss.MaskTop(1), capture=ss.Capture())
     >>> done.sequences.shape, done.hidden_share.shape    # Long [B, S]; Float [B]
@@ -83,11 +83,11 @@ def generate(
     {'sample': 1, 'step': 16, 'layer': 8, 'head': 8, 'key': 55}
     """
     model = model if isinstance(model, Model) else as_model(model)
+    extras = read_extras({"reuse": reuse}, options) if options or reuse is not None else {}
     decoding = _decoding(model, decoding, options)
     model = model.mode(decoding.causal)
     policy = None if policy is None else as_policy(policy)
     recorded = as_capture(capture)
-    extras = {} if reuse is None else read_extras({"reuse": reuse})
     for extra in extras.values():
         extra.check(decoding, model, policy, recorded)
     acting = {name: extra.begin() for name, extra in extras.items()}

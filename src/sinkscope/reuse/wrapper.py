@@ -45,9 +45,7 @@ class Reusing:
     @property
     def work(self) -> WorkCount:
         """What was computed so far."""
-        return (
-            self._runtime.work
-        )  # asked anew each time: a kept graph puts objects of its own into the runtime (gpu.state)
+        return self._runtime.work
 
     def note(self, step: Step) -> Step:
         """A step with the columns that were computed in it; its error is noted here."""

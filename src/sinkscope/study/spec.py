@@ -386,10 +386,10 @@ def _extras_apart(sections: Any) -> Any:
     """Sections with what stands under the name of a kind of extra in their field `extras`."""
     if not isinstance(sections, list) or not all(isinstance(one, Mapping) for one in sections):
         return sections  # what is wrong with them is said when they are read
+    parts = [({name: one[name] for name in EXTRAS if name in one}, one) for one in sections]
     return [
-        {name: value for name, value in one.items() if name not in EXTRAS}
-        | {"extras": {name: one[name] for name in EXTRAS if name in one}}
-        for one in sections
+        {**{name: value for name, value in one.items() if name not in named}, "extras": named} if named else one
+        for named, one in parts
     ]
 
 

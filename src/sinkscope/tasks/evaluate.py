@@ -61,7 +61,7 @@ def evaluate(
         sandbox: "auto" (the first rung that works here), "bubblewrap", "landlock", or by explicit choice "none".
         progress: called with answers there, right, and wanted.
         reuse: what of earlier forwards is used again, as in `ss.generate`; a rule or its text. None: every step is exact.
-        options: of the scheme's decoding, where none is given.
+        options: of the scheme's decoding, where none is given; and further extras by name, as in `ss.generate`.
 
     >>> result = ss.evaluate(model, "word_problems", policy="top:1", limit=2)
     >>> len(result.records), 0 <= result.accuracy <= 1
@@ -71,7 +71,7 @@ def evaluate(
     from sinkscope.models.model import Model
     from sinkscope.policies import as_policy
 
-    policy, extras = as_policy(policy), read_extras({"reuse": reuse})
+    policy, extras = as_policy(policy), read_extras({"reuse": reuse}, options)
     if decoding is not None and options:
         raise InputError(f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one")
     chosen = prepare(model.family if isinstance(model, Model) else family_of(find(model)).name, task, data, sandbox)
