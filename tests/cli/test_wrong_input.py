@@ -150,7 +150,7 @@ WRONG = {
     "study quick --model MODEL --plan --task bad.jsonl --out q": "bad.jsonl, line 1: expected question and answer",
     "study quick --model MODEL --plan --task gsm8k --data gsm8k=bad.jsonl --out q": "question, answer is missing",
     "study quick --model MODEL --plan --task gsm8k --data gsm8k=nowhere.jsonl --out q": "no file at nowhere.jsonl",
-    "study quick --model MODEL --plan --data sums=bad.jsonl --out q": "an unknown task 'sums'",
+    "study quick --model MODEL --plan --data sums=bad.jsonl --out q": "task 'sums' is not known",
     "study bad.toml": "bad.toml is damaged",
     "study odd.toml": "did you mean task?",
     "evaluate MODEL --task array.jsonl --limit 1": "array.jsonl, line 1: expected an object",
