@@ -109,7 +109,7 @@ class Grid:
     def __post_init__(self) -> None:
         policies = tuple("none" if one is None else str(one) for one in self.policies)
         object.__setattr__(self, "policies", policies)
-        for name, listed in {"policies": policies, "decodings": self.decodings, **self.extras}.items():
+        for name, listed in {"policies": policies, "decodings": self.decodings, "seeds": self.seeds, **self.extras}.items():
             if not listed:
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
         extras = {name: listed for name, listed in self.extras.items() if set(listed) != {"none"}}
@@ -126,8 +126,6 @@ class Grid:
             )
         if isinstance(self.samples, int) and self.samples > MOST_DOCUMENTS:
             raise InputError(f"a study takes its documents from a task's first {MOST_DOCUMENTS:,}, got {self.samples}")
-        if not self.seeds:
-            raise InputError("seeds is empty; give at least one, such as [0]")
         for seed in self.seeds:
             whole("seeds", seed, 0)
 
