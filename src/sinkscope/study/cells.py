@@ -270,7 +270,6 @@ def _mapped(cell: Cell, numbers: tuple[int, ...], every: int) -> Cell:
 def _decoding(study: Study, kind: Kind, name: str, task: Task, model: StudyModel, family: str) -> Decoding:
     """A decoding of the study; refused where the task cannot be put with it."""
     from sinkscope.decoding import decoding_from_options
-    from sinkscope.decoding.base import kinds
     from sinkscope.tasks.evaluate import decoding_for
     from sinkscope.tasks.reading import ReadTask
 
@@ -288,7 +287,7 @@ def _decoding(study: Study, kind: Kind, name: str, task: Task, model: StudyModel
             raise InputError(
                 f"{task.name} has no texts to go on from, so it cannot be in [[{kind}]]; take another task there"
             )
-        decoding = decoding_from_options(family, kinds(family)[0].brief)
+        decoding = brief(family)
     else:
         decoding = decoding_for(task, family)
     if decoding.generates == (read and kind == "evaluate"):
@@ -297,6 +296,13 @@ def _decoding(study: Study, kind: Kind, name: str, task: Task, model: StudyModel
             "out of its section"
         )
     return decoding
+
+
+def brief(family: str) -> Decoding:
+    """The decoding of short answers of a family."""
+    from sinkscope.decoding.base import decoding_from_options, kinds
+
+    return decoding_from_options(family, kinds(family)[0].brief)
 
 
 def expanded(policies: Sequence[str], controls: int) -> list[Policy | None]:

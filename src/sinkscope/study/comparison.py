@@ -135,11 +135,9 @@ def untested(table: pd.DataFrame) -> list[str]:
 def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     """All runs of one model on one task."""
     first = next((run for run in runs if name_of(run.settings) == "none"), runs[0])
-    for other in runs:
-        _comparable(first, other)
     sampled = decoding_from_json(json.dumps(dict(first.settings["decoding"]))).draws
-    if sampled:
-        _same_seeds(first, [run for run in runs if control(name_of(run.settings)) is None])
+    for other in runs:
+        _comparable(first, other, sampled)
     by_name: dict[str, list[Evaluation]] = defaultdict(list)
     for run in runs:
         by_name[pooled(name_of(run.settings))].append(run)
@@ -236,8 +234,8 @@ def detectable(scores: Scores) -> float:
 # ---- which runs may stand in one table -----------------------------------------------------------
 
 
-def _comparable(first: Evaluation, other: Evaluation) -> None:
-    """The same settings, policy apart, and the same documents."""
+def _comparable(first: Evaluation, other: Evaluation, sampled: bool) -> None:
+    """The same settings, policy apart, and the same documents; of a sampled decoding also the same seeds."""
     names = (name_of(first.settings), name_of(other.settings))
     apart = dict.fromkeys(("policy", *EXTRAS))
     different = list(differences({**first.settings, **apart}, {**other.settings, **apart}))
@@ -248,6 +246,11 @@ def _comparable(first: Evaluation, other: Evaluation) -> None:
             f"{'; '.join(different[:5])}{more}. Compare runs that differ only in {', '.join(apart)}"
         )
     align(first.scores(), other.scores(), names)
+    if sampled and other.seeds != first.seeds and control(name_of(other.settings)) is None:
+        raise InputError(
+            f"the runs under {names[0]} and {names[1]} have the seeds {list(first.seeds)} and {list(other.seeds)}: a sampled "
+            "decoding is compared over the same seeds"
+        )
     if len(other.records) != other.n * len(other.seeds):
         raise InputError(f"the run under {names[1]} is not finished: some documents lack a seed")
     prints = {record.document: record.fingerprint for record in first.records}
@@ -256,16 +259,6 @@ def _comparable(first: Evaluation, other: Evaluation) -> None:
             raise InputError(
                 f"the runs under {names[0]} and {names[1]} answered different questions under the id {record.document}: they "
                 "were made from different data files"
-            )
-
-
-def _same_seeds(first: Evaluation, runs: Iterable[Evaluation]) -> None:
-    """Every document under every seed, and the same seeds everywhere."""
-    for run in runs:
-        if run.seeds != first.seeds:
-            raise InputError(
-                f"the runs under {name_of(first.settings)} and {name_of(run.settings)} have the seeds "
-                f"{list(first.seeds)} and {list(run.seeds)}: a sampled decoding is compared over the same seeds"
             )
 
 

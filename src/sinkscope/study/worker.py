@@ -16,14 +16,13 @@ from loky import cpu_count
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import SinkscopeError
-from sinkscope.decoding import Decoding, decoding_from_options
-from sinkscope.decoding.base import kinds
+from sinkscope.decoding import Decoding
 from sinkscope.decoding.reading import Reading
 from sinkscope.generation.generate import generate
 from sinkscope.models.load import load
 from sinkscope.models.model import Model
 from sinkscope.policies.mask_top import MaskTop
-from sinkscope.study.cells import Cell
+from sinkscope.study.cells import Cell, brief
 from sinkscope.study.estimate import Speed
 from sinkscope.study.shard import Shard, run_shard
 from sinkscope.study.spec import StudyModel, import_modules
@@ -151,7 +150,7 @@ def measure(cell: Cell, model: Model) -> Speed:
     rows = torch.tensor([list(ids) for ids, _ in equal])
     streams = [stream for _, stream in equal]
     if not decoding.generates:  # a forward of a reading takes about as long
-        decoding = brief(model)
+        decoding = brief(model.family)
     _timed(model, rows[:1], streams[:1], decoding)  # the first passes of a process are slow
     return Speed(
         _timed(model, rows, streams, decoding),
@@ -160,16 +159,11 @@ def measure(cell: Cell, model: Model) -> Speed:
     )
 
 
-def brief(model: Model) -> Decoding:
-    """The decoding of short answers of the model's family."""
-    return decoding_from_options(model.family, kinds(model.family)[0].brief)
-
-
 def _prompt(model: Model, task: Task, item: Item, decoding: Decoding) -> tuple[int, ...]:
     """Token ids of a document's prompt; of a text that is read, its begin, so that what is generated makes it as long."""
     if isinstance(decoding, Reading):
         text = item.document.question or item.document.answer
-        return tuple(text_ids(model, text)[: max(1, decoding.length - brief(model).new_tokens)])
+        return tuple(text_ids(model, text)[: max(1, decoding.length - brief(model.family).new_tokens)])
     return encode_prompt(model, task.prompt(item.document), task.scheme).ids
 
 
