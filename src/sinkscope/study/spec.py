@@ -109,7 +109,12 @@ class Grid:
     def __post_init__(self) -> None:
         policies = tuple("none" if one is None else str(one) for one in self.policies)
         object.__setattr__(self, "policies", policies)
-        for name, listed in {"policies": policies, "decodings": self.decodings, "seeds": self.seeds, **self.extras}.items():
+        for name, listed in {
+            "policies": policies,
+            "decodings": self.decodings,
+            "seeds": self.seeds,
+            **self.extras,
+        }.items():
             if not listed:
                 raise InputError(f"{name} is empty; leave it out, or name at least one")
         extras = {name: listed for name, listed in self.extras.items() if set(listed) != {"none"}}
