@@ -52,13 +52,13 @@ class Rule:
 
 def build(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The table `reuse`, of the records of exact answers without a policy, those under rules, and comparisons with exact runs."""
-    under_rules = [frames[name] for name in ("reuse_records", "agreement") if name in frames]
+    under_rules = [frames[name] for name in ("reuse_records", "agreement") if "reuse" in frames.get(name, ())]
     if not under_rules:
         return {}
     exact = [frames["records"][frames["records"]["policy"] == "none"]] if "records" in frames else []
-    known = [frame for frame in (*exact, *under_rules) if len(frame)]
+    known = [frame for frame in (*exact, *(frame.dropna(subset="reuse") for frame in under_rules)) if len(frame)]
     every = pd.concat(known, ignore_index=True)
-    every["reuse"] = every.get("reuse", pd.Series(index=every.index, dtype=object)).fillna("none").map(_first_draw)
+    every["reuse"] = every["reuse"].fillna("none").map(_first_draw)
     columns = [str(column) for column in known[0]]
     setting = columns[: columns.index("cell")]
     rows = []
