@@ -49,7 +49,11 @@ def models(
         findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
         show_json({"source": source, **described, "check": findings})
     else:
-        show_table(("checked", "measured", ""), result.rows, f"Self-check in {model.dtype} on {model.device}")
+        rows = [
+            (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
+            for row in result.findings
+        ]
+        show_table(("checked", "measured", "bound", ""), rows, f"Self-check in {model.dtype} on {model.device}")
     result.require()
 
 
