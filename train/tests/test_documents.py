@@ -11,7 +11,7 @@ import torch
 
 from sinkscope.base.errors import InputError
 from sinkscope.tasks import get
-from sinkscope.tasks.battery import SKILLS, strata, train_document, train_documents
+from sinkscope.tasks.battery import SKILLS, strata, train_documents
 from sinkscope.tasks.battery.skills import ADJECTIVES, NAMES, THINGS
 from sinkscope_train.corpus import END, QUESTION, CorpusPlan, Reader, made_of, open_corpus
 from sinkscope_train.documents import docstrings, held_out_prose, prose, record
@@ -59,7 +59,7 @@ def test_the_organisms_can_read_and_write_the_battery() -> None:
 
 def test_training_reads_it_by_number() -> None:
     texts = [numbered("battery", index) for index in range(27)]
-    assert [text.answer for text in texts] == [train_document(index).answer for index in range(27)]
+    assert [text.answer for text in texts] == [get("battery").document("train", index).answer for index in range(27)]
 
 
 reads_the_library = pytest.mark.slow

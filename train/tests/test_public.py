@@ -36,15 +36,10 @@ SEAMS = {
     "sinks.strength": "GU_EPSILON",
     "statistics": "Estimate bounded holm mean_interval",
     "study.plugged": "Column ShownTable StudyPlugin VERDICT",
-    "tasks.battery": "train_document",
     "tasks.evaluate": "decoding_for",
-    "tasks.generated": "document",
     "tasks.prompting": "SEPARATOR",
     "tasks.registry": "get",
-    "tasks.small_code": "",  # as a module of documents
-    "tasks.task": "Document",
     "tasks.text": "split_text",
-    "tasks.word_problems": "",
     "verdicts": "Measure Reason Status UNKNOWN",  # trends are verdicts, too
     "verdicts.verdict": "point weighed",
     "verdicts.wording": "concluded",

@@ -75,7 +75,7 @@ def _normal(text: str) -> str:
 def task(name: str, scheme: str | None = None, family: str | None = None) -> Task:
     """The task that a file holds; `scheme` is for choices (raw or character)."""
     from sinkscope.tasks.choices import own_choices
-    from sinkscope.tasks.generated import only_scheme
+    from sinkscope.tasks.schemes import only_scheme
 
     path = Path(name).expanduser()
     text = text_of(path, FIELDS)
@@ -84,7 +84,7 @@ def task(name: str, scheme: str | None = None, family: str | None = None) -> Tas
     _, first = next(json_lines(text, path))
     if "choices" in first:
         return own_choices(label, scheme, family, path.resolve(), content)
-    return OwnTask(label, only_scheme(label, "own", scheme, family, None), path.resolve(), content)
+    return OwnTask(label, only_scheme(label, scheme, family, None, extraction="own"), path.resolve(), content)
 
 
 @from_file

@@ -19,7 +19,7 @@ Thing = TypeVar("Thing")
 TASKS = {  # name: module with a function `task(scheme, family, data)`, or module:function
     "word_problems": "sinkscope.tasks.word_problems",
     "small_code": "sinkscope.tasks.small_code",
-    "battery": "sinkscope.tasks.battery.task",
+    "battery": "sinkscope.tasks.battery",
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
     "text": "sinkscope.tasks.text",

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from sinkscope import InputError
 from sinkscope.base.checks import one_of
-from sinkscope.tasks import battery, generated, small_code, word_problems
-from sinkscope.tasks.task import Document
+from sinkscope.tasks import registry
 from sinkscope_train import pictures
 from sinkscope_train.recipe import DATA
 
@@ -45,10 +44,6 @@ def document(source: str, index: int) -> Text:
     ''
     """
     return MAKERS[one_of("source", source, MAKERS)](index)
-
-
-def _asked(made: Document) -> Text:
-    return Text(made.question, made.answer)
 
 
 def held_out_prose(count: int) -> list[str]:
@@ -264,14 +259,18 @@ def _sentences(random: Random) -> str:
     return " ".join(sentences)
 
 
-def _generated(module: Any, number: int) -> Text:
-    return _asked(generated.document(module.draft, module.VERSION, "train", number))
+def _generated(name: str, number: int) -> Text:
+    made = _task(name).document("train", number)
+    return Text(made.question, made.answer)
+
+
+@cache
+def _task(name: str) -> Any:
+    return registry.get(name)
 
 
 MAKERS: dict[str, Callable[[int], Text]] = {
-    "word_problems": partial(_generated, word_problems),
-    "small_code": partial(_generated, small_code),
-    "battery": lambda index: _asked(battery.train_document(index)),
+    **{name: partial(_generated, name) for name in ("word_problems", "small_code", "battery")},
     "prose": lambda index: Text("", prose(index)),
     "records": lambda index: Text("", record(index)),
     "docstrings": lambda index: Text("", docstrings()[index % len(docstrings())]),

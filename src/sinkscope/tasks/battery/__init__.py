@@ -1,8 +1,12 @@
 """The battery: nine generated skills with a dial for difficulty, for small models and for instruct models alike.
 
-A skill is an entry of `skills.SKILLS`, and `task` asks them. Here are their documents: pure functions of stratum (a skill at one
-level), split, seed and number. The id of a document says its stratum, so that records are counted by skill and difficulty
-without the task.
+battery                   all skills at all their levels, one document of each in turn
+battery:retrieval         one skill at all its levels
+battery:retrieval@16      one level
+battery:retrieval:chat    with an instruction, for models that were not trained on these documents; also battery:chat
+
+A skill is an entry of `skills.SKILLS`; a skill at one level is a stratum. The id of a document says its stratum, so that records
+are counted by skill and difficulty without the task.
 
 Training and test are disjoint by the hash of a document's content (`sinkscope.tasks.generated`), and so are all training seeds
 from the test: no seed can draw a test document for training.
@@ -11,22 +15,26 @@ from the test: no seed can draw a test document for training.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from random import Random
+from pathlib import Path
 from typing import NamedTuple
 
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
-from sinkscope.tasks import generated
 from sinkscope.tasks.battery import skills
-from sinkscope.tasks.battery.skills import Skill
-from sinkscope.tasks.generated import Draft
-from sinkscope.tasks.task import Document
+from sinkscope.tasks.battery.skills import Skill, after_mark
+from sinkscope.tasks.generated import GeneratedTask, Source, Split, in_turn
+from sinkscope.tasks.schemes import only_scheme
+from sinkscope.tasks.task import Document, Mark, Prompt, Turn
 
 VERSION = "battery/1"  # changing any text, here or in a skill, changes scores: count up
 SKILLS = tuple(skills.SKILLS)
+SCHEMES = ("plain", "chat")
+INSTRUCTION = "{question}\nEnd your answer with a line that has #### and then {form}."
+CHAT_LENGTH = 128
+"""Tokens for an instruct model, which may write more than the 64 of a model trained on these answers."""
 
 
 class Stratum(NamedTuple):
@@ -38,20 +46,19 @@ class Stratum(NamedTuple):
     def __str__(self) -> str:
         return f"{self.skill}@{self.level}"
 
+    def source(self, seed: str = "") -> Source:
+        """Its documents; seed: for training, of which every seed gives others."""
+        skill = skill_of(self.skill)
+        if not skill.least <= self.level <= skill.most:
+            raise InputError(
+                f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), got {self.level}"
+            )
+        return Source(lambda rng: skill.make(rng, self.level), f"{VERSION}/{self}{seed}", f"{self}/")
+
 
 def skill_of(name: str) -> Skill:
     """The skill called `name`."""
     return skills.SKILLS[one_of("skill of the battery", name, SKILLS)]
-
-
-def check_level(stratum: Stratum) -> Stratum:
-    """Refuses a level that its skill does not have."""
-    skill = skill_of(stratum.skill)
-    if not skill.least <= stratum.level <= skill.most:
-        raise InputError(
-            f"{skill.name} has difficulties from {skill.least} to {skill.most} ({skill.dial}), got {stratum.level}"
-        )
-    return stratum
 
 
 @cache
@@ -71,24 +78,6 @@ def stratum_of(document: str) -> Stratum | None:
     return Stratum(found[1], int(found[2])) if found and found[1] in SKILLS else None
 
 
-def test_documents(chosen: Sequence[Stratum], limit: int | None) -> list[Document]:
-    """The first `limit` test documents, one of each stratum in turn."""
-    each = None if limit is None else -(-limit // len(chosen))
-    columns = [
-        [_named(stratum, item) for item in generated.first(*_source(stratum), "test", each)] for stratum in chosen
-    ]
-    return [item for row in zip(*columns, strict=True) for item in row][:limit]
-
-
-def test_document(name: str, stratum: Stratum) -> Document:
-    """The test document with this id."""
-    return _named(stratum, generated.document(*_source(stratum), "test", int(name.rpartition("-")[2])))
-
-
-test_document.__test__ = False  # type: ignore[attr-defined]
-test_documents.__test__ = False  # type: ignore[attr-defined]  # pytest takes its name for a test's
-
-
 def train_documents(skill: str, n: int, seed: int = 0, level: int | None = None) -> list[Document]:
     """Training documents of a skill, at its levels in turn or at one; another seed gives others.
 
@@ -96,22 +85,63 @@ def train_documents(skill: str, n: int, seed: int = 0, level: int | None = None)
     2
     """
     chosen = strata((skill,)) if level is None else (Stratum(skill, level),)
-    return [train_document(number, chosen, seed) for number in range(n)]
+    sources = [stratum.source(f"/{seed}") for stratum in chosen]
+    return [in_turn(sources, "train", number) for number in range(n)]
 
 
-def train_document(index: int, chosen: Sequence[Stratum] | None = None, seed: int = 0) -> Document:
-    """Training document number `index` of some strata, which follow each other in turn; None: of the whole battery."""
-    chosen = strata() if chosen is None else chosen
-    stratum = chosen[index % len(chosen)]
-    make, name = _source(stratum)
-    return _named(stratum, generated.document(make, f"{name}/{seed}", "train", index // len(chosen)))
+@dataclass(frozen=True)
+class Battery(GeneratedTask):
+    """Some strata of the battery. Its difficulty is not in the wording: both schemes ask the same documents."""
+
+    name: str = "battery"
+    chosen: tuple[Stratum, ...] = ()
+    version = VERSION
+
+    def sources(self, split: Split) -> Sequence[Source]:
+        return [stratum.source("/0" if split == "train" else "") for stratum in self.chosen]
+
+    def prompt(self, document: Document) -> Prompt:
+        form = _skill(document).form
+        return Prompt((Turn("user", self.scheme.question.format(question=document.question, form=form)),))
+
+    def grade(self, document: Document, output: str) -> Mark:
+        """Right by the rule of the document's skill; the form is part of the task, under `chat` the last line will do."""
+        given = after_mark(output, lenient=self.scheme.extraction == "mark-or-last-line")
+        return Mark(bool(given) and _skill(document).right(document, given), given)
 
 
-def _named(stratum: Stratum, made: Document) -> Document:
-    return replace(made, id=f"{stratum}/{made.id}")
+def _skill(document: Document) -> Skill:
+    stratum = stratum_of(document.id)
+    if stratum is None:
+        raise InputError(f"{document.id} is not a document of the battery")
+    return skill_of(stratum.skill)
 
 
-def _source(stratum: Stratum) -> tuple[Callable[[Random], Draft], str]:
-    """What makes the questions of a stratum, and the first half of their seeds."""
-    make = skill_of(check_level(stratum).skill).make
-    return lambda rng: make(rng, stratum.level), f"{VERSION}/{stratum}"
+def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> Battery:
+    """The battery, or what `scheme` names of it: [SKILL[@LEVEL]][:][plain | chat]."""
+    part, _, wording = (scheme or "").partition(":")
+    if part in SCHEMES and not wording:
+        part, wording = "", part
+    wording = one_of("scheme of the battery", wording or "plain", SCHEMES)
+    name = f"battery:{part}" if part else "battery"
+    put = only_scheme(name, None, family, data, extraction="mark")
+    if wording == "chat":
+        lengths = {option: CHAT_LENGTH for option in ("length", "steps") if option in put.decoding}
+        put = replace(
+            put, name="chat", question=INSTRUCTION, extraction="mark-or-last-line", decoding={**put.decoding, **lengths}
+        )
+    return Battery(put, name, _chosen(part))
+
+
+def _chosen(part: str) -> tuple[Stratum, ...]:
+    """The strata that a part of the battery's name stands for."""
+    skill, at, level = part.partition("@")
+    if part:
+        one_of("skill or scheme of the battery", skill, [*SKILLS, *SCHEMES])
+    if not at:
+        return strata((skill,)) if skill else strata()
+    if not level.isdecimal():
+        raise InputError(f"the difficulty of {skill} should be a whole number, such as {skill}@4, got {level!r}")
+    stratum = Stratum(skill, int(level))
+    stratum.source()  # refuses a level that the skill does not have
+    return (stratum,)
