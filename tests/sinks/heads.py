@@ -79,10 +79,8 @@ def planted(length: int, share: float, columns: Sequence[int], background: str, 
 BACKGROUNDS = ("uniform", "local", "power law", "random")
 
 
-def causal_trace(
-    maps: Sequence[Map], *, far: bool = True, whole: bool = False, window: int = 0, samples: int = 1
-) -> xr.Dataset:
-    """One step after a text: the heads of one layer. far: with `received_far`; whole: with the maps themselves."""
+def causal_trace(maps: Sequence[Map], *, far: bool = True, window: int = 0, samples: int = 1) -> xr.Dataset:
+    """One step after a text: the heads of one layer. far: with `received_far`."""
     length = len(maps[0])
     sums = {
         name: np.full((len(maps), length), np.nan, np.float32) for name in ("received", "received_all", "received_far")
@@ -100,9 +98,6 @@ def causal_trace(
     if not far:
         del sums["received_far"]
     values = {name: (DIMS, np.broadcast_to(rows, (samples, 1, 1, *rows.shape))) for name, rows in sums.items()}
-    if whole:
-        stacked = np.stack(maps)[None, None, None]
-        values["attention"] = ((*DIMS[:4], "query", "key"), np.broadcast_to(stacked, (samples, *stacked.shape[1:])))
     ids = np.random.default_rng(length).choice(synthetic.ORDINARY, (samples, 1, length))
     values["tokens"] = (("sample", "step", "key"), ids)
     values["region"] = (("sample", "key"), np.full((samples, length), "prompt"))

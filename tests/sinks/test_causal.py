@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from tests.sinks import synthetic
 
+from sinkscope.base.sink_rule import distant
 from sinkscope.sinks import detect, layer_head_map, sink_heads_share, sink_table, unknown
 from sinkscope.sinks.detection import sinks_of
 from sinkscope.sinks.scan import scans
@@ -168,9 +169,9 @@ def by_the_sentence(maps: np.ndarray, epsilon: float) -> tuple[np.ndarray, np.nd
 
 
 def test_sinks_of_distant_queries_on_the_plain_maps(recorded):
-    """From whole maps, which such a trace needs no further variable for, by the rule that causal traces have unless told."""
+    """By the rule that causal traces have unless told."""
     trace, every = recorded
-    whole = with_maps(trace, every)
+    whole = with_far(trace, every)
     epsilon = 0.02
     found, not_known = detect(whole, epsilon), unknown(whole)
     assert (found.attrs["scores"], found.attrs["rule"]) == ("received_far", "distance")
@@ -194,19 +195,6 @@ def test_sinks_of_distant_queries_on_the_plain_maps(recorded):
     gap = 4 if len(maps) < 64 else 8
     assert row["share"] == pytest.approx(maps[row["position"] + gap :, row["position"]].mean(), rel=1e-4)
     assert (table["excess"] > 0).all()
-
-
-def test_a_map_that_lacks_a_query_decides_nothing(recorded):
-    """Only every third step was recorded: the rows between are missing, and all queries so far are judged instead."""
-    trace, every = recorded
-    newest = with_maps(trace, every)
-    for n, length in enumerate(PROMPTS):
-        first = max(PROMPTS) - length
-        for t in range(1, STEPS):
-            newest["attention"][n, t, :, :, : first + length + t - 1] = np.nan
-    whole = with_maps(trace, every)
-    assert (detect(newest, 0.02) == detect(whole, 0.02)).all()
-    assert detect(newest.isel(step=[0, 3, 6])).attrs["scores"] == "received_all"
 
 
 def test_absorbed_attention_on_the_plain_maps(recorded):
@@ -244,16 +232,19 @@ def test_the_layer_head_map_on_the_plain_maps(recorded):
         np.testing.assert_allclose(found[n], top, rtol=1e-5)
 
 
-def with_maps(trace: xr.Dataset, every: list[list[np.ndarray]]) -> xr.Dataset:
-    """The same trace with the map of every step over all queries so far."""
-    K = trace.sizes["key"]
-    maps = np.zeros((2, STEPS, 3, 4, K, K))
+def with_far(trace: xr.Dataset, every: list[list[np.ndarray]]) -> xr.Dataset:
+    """The same trace with the attention of distant queries, from the map of every step over all queries so far."""
+    far = np.full(trace["received"].shape, np.nan, dtype=np.float32)
     for n, length in enumerate(PROMPTS):
         first = max(PROMPTS) - length
         for t, plain in enumerate(every[n]):
-            here = slice(first, first + plain.shape[-1])
-            maps[n, t, :, :, here, here] = plain
-    return trace.assign(attention=(("sample", "step", "layer", "head", "query", "key"), maps))
+            size = plain.shape[-1]
+            seen = distant(np.array([size]), np.arange(size))
+            mass = np.tril(plain, -int(seen.gap[0])).sum(axis=2)
+            far[n, t, ..., first : first + size] = np.where(
+                seen.known, mass / np.where(seen.known, seen.uniform, 1), np.nan
+            )
+    return trace.assign(received_far=(trace["received"].dims, far))
 
 
 def test_a_recorded_trace_gives_the_same_numbers(recorded):

@@ -112,7 +112,7 @@ class Judge:
     """Variable, queries and rule, chosen once for a trace; `step` judges a step.
 
     Attributes:
-        data: the trace; with `received_far` from its maps, if it has maps and no such variable.
+        data: the trace.
         name: the variable with the scores. rule: never "auto". queries: whose attention they count.
         percent: scores are in percent of a query's attention, else in multiples of uniform attention.
         note: what a reader should know.
@@ -132,8 +132,6 @@ class Judge:
         """Choose. percent: in that unit also where multiples of uniform attention are usual, to compare the two."""
         note = check_rule(rule, epsilon)
         data = dataset_of(trace)
-        if is_causal(data) and scores == "auto" and "received_far" not in data and "attention" in data:
-            data = with_far(data)
         name = scores_name(data, scores)
         queries = _queries(data, name)
         if rule == AUTO:
@@ -211,31 +209,3 @@ def _queries(data: xr.Dataset, name: str) -> str:
 
 def _ratio(top: Array, bottom: Array) -> Array:
     return np.divide(top, bottom, out=np.zeros(np.broadcast(top, bottom).shape), where=bottom > 0)
-
-
-def with_far(data: xr.Dataset) -> xr.Dataset:
-    """A causal trace with `received_far` from its maps; as it is where the maps lack a query."""
-    dims = ("sample", "step", "layer", "head", "key")
-    maps = data["attention"].transpose(*dims[:4], "query", "key")
-    if maps.shape[-1] != maps.shape[-2]:
-        return data
-    out = np.full([data.sizes[dim] for dim in dims], np.nan, dtype=np.float32)
-    windows = window_of(data).tolist()
-    for sample in range(data.sizes["sample"]):
-        state = sample_state(data, sample)
-        rows = np.full(maps.shape[2:], np.nan)
-        for step in range(data.sizes["step"]):
-            # A step with a cache has the row of its one query; those before are in earlier steps.
-            here = maps[sample, step].values
-            given = (np.nan_to_num(here).sum(axis=-1) > 0).all(axis=(0, 1))
-            rows[:, :, given] = here[:, :, given]
-            real = state.real[step]
-            if np.isnan(rows[:, :, real]).all(axis=-1).any():
-                return data
-            n, place = int(real.sum()), np.where(real, state.position, -1)
-            behind = np.where(real[:, None] & real, place[:, None] - place, -1)
-            for layer, wide in enumerate(windows):
-                far = distant(np.array([n]), place, wide or None)
-                mass = (np.nan_to_num(rows[layer]) * (behind >= far.gap)).sum(axis=1)
-                out[sample, step, layer] = np.where(far.known, _ratio(mass, far.uniform), np.nan)
-    return data.assign(received_far=(dims, out))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -166,37 +165,3 @@ def overall(verdicts: Sequence[Verdict]) -> Status:
     """What all tasks, or sets of traces, of a model say together: decided where one decides it and none says the opposite."""
     found = {verdict.status for verdict in verdicts} - {Status.UNDECIDED}
     return found.pop() if len(found) == 1 else Status.UNDECIDED
-
-
-@dataclass(frozen=True)
-class Tally:
-    """How many claims are decided.
-
-    Attributes:
-        claims: status → claims, each counted once for every model that it is about (`overall`).
-        verdicts: status → verdicts, one for each of these and each task or set of traces.
-        bears: some of them bear on the paper (`Verdict.bears`).
-    """
-
-    claims: Counter[Status]
-    verdicts: Counter[Status]
-    bears: bool = False
-
-    @property
-    def decided(self) -> int:
-        """Claims that are supported or contradicted."""
-        return self.claims.total() - self.claims[Status.UNDECIDED]
-
-    @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """All numbers, for programs."""
-        parts = {"claims": self.claims, "verdicts": self.verdicts}
-        return {name: {status.value: count for status, count in part.items()} for name, part in parts.items()}
-
-
-def tally(judged: Judged) -> Tally:
-    """The count of claims and verdicts."""
-    rows = [verdicts for by_model in judged.values() for verdicts in by_model.values() if verdicts]
-    every = [verdict for verdicts in rows for verdict in verdicts]
-    statuses = Counter(verdict.status for verdict in every)
-    return Tally(Counter(map(overall, rows)), statuses, any(verdict.bears for verdict in every))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from sinkscope.statistics import Estimate, bounded
 from sinkscope.verdicts.holdings import KIND, KINDS
 from sinkscope.verdicts.mask_rules import MATCHED
 from sinkscope.verdicts.measures import LEAST_TEXTS
-from sinkscope.verdicts.questions import HOLDINGS, Tally
+from sinkscope.verdicts.questions import HOLDINGS, Judged, overall
 from sinkscope.verdicts.verdict import Reason, Status, Verdict
 
 SHORT = 66
@@ -212,22 +213,22 @@ def held(verdict: Verdict) -> str:
     return f"{words} ({evidence(verdict)})" if words else evidence(verdict)
 
 
-def tallied(tally: Tally) -> str:
-    """How many claims are decided; empty where no claim is about the models."""
-    if not tally.claims:
+def tallied(judged: Judged) -> str:
+    """How many claims are decided, each counted once for every model that it is about; empty where there is none."""
+    rows = [verdicts for by_model in judged.values() for verdicts in by_model.values() if verdicts]
+    if not rows:
         return ""
-    words = ("supported", "contradicted") if tally.bears else ("holding here", "not holding")
-    held, not_held = (tally.claims[status] for status in (Status.SUPPORTED, Status.CONTRADICTED))
+    claims, each = Counter(map(overall, rows)), [verdict for verdicts in rows for verdict in verdicts]
+    bears = any(verdict.bears for verdict in each)
+    words = ("supported", "contradicted") if bears else ("holding here", "not holding")
+    held, not_held = (claims[status] for status in (Status.SUPPORTED, Status.CONTRADICTED))
     said = (
-        f"{tally.decided} of {tally.claims.total()} claims are decided, {held} as {words[0]} and {not_held} as {words[1]}. Each "
+        f"{held + not_held} of {len(rows)} claims are decided, {held} as {words[0]} and {not_held} as {words[1]}. Each "
         "is counted once for every model that it is about"
     )
-    every = tally.verdicts.total()
-    if every == tally.claims.total():
+    if len(each) == len(rows):
         return said
-    return (
-        f"{said}; task by task there are {every} verdicts, {every - tally.verdicts[Status.UNDECIDED]} of them decided"
-    )
+    return f"{said}; task by task there are {len(each)} verdicts, {sum(verdict.decided for verdict in each)} of them decided"
 
 
 def of_model(verdicts: Mapping[str, Verdict], brief: bool = False) -> str:

@@ -12,7 +12,7 @@ from sinkscope.statistics import Estimate
 from sinkscope.study.paper import is_published
 from sinkscope.verdicts import Verdict, wording
 from sinkscope.verdicts.diagnosis import QUESTIONS
-from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall, tally
+from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall
 
 MARGIN = 6.0
 """Percent of a line that are left free at both ends of its scale."""
@@ -84,6 +84,6 @@ def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
         for theme in THEMES
     }  # fmt: skip
     shown = {theme: lines for theme, lines in themes.items() if lines}
-    counts = tally(judged)
-    found = {"models": models, "themes": shown, "decided": wording.tallied(counts), "bears": counts.bears}
+    bears = any(verdict.bears for row in judged.values() for verdicts in row.values() for verdict in verdicts)
+    found = {"models": models, "themes": shown, "decided": wording.tallied(judged), "bears": bears}
     return found if models else None
