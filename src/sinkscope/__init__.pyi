@@ -8,12 +8,12 @@ from .decoding.causal import SamplingDecoding as SamplingDecoding
 from .decoding.diffusion_gemma import DiffusionGemmaDecoding as DiffusionGemmaDecoding
 from .decoding.dream import DreamDecoding as DreamDecoding
 from .decoding.fast_dllm_v2 import FastDllmDecoding as FastDllmDecoding
-from .decoding.given import GivenText as GivenText
+from .decoding.reading import GivenText as GivenText
 from .decoding.llada import LladaDecoding as LladaDecoding
 from .decoding.llada2 import Llada2Decoding as Llada2Decoding
 from .decoding.mdlm import MdlmDecoding as MdlmDecoding
 from .decoding.mdlm_blocks import Bd3lmDecoding as Bd3lmDecoding
-from .decoding.mmada import MmadaDecoding as MmadaDecoding
+from .decoding.llada import MmadaDecoding as MmadaDecoding
 from .decoding.mmada_image import MmadaImageDecoding as MmadaImageDecoding
 from .decoding.nemotron import NemotronCausalDecoding as NemotronCausalDecoding, NemotronDecoding as NemotronDecoding
 from .decoding.open_dcoder import OpenDcoderDecoding as OpenDcoderDecoding

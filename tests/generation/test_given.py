@@ -9,7 +9,7 @@ from tests.helpers import golden
 from tests.helpers.byte_tokenizer import TURNS, checkpoint_with_tokenizer
 
 import sinkscope as ss
-from sinkscope.decoding.given import given_text
+from sinkscope.decoding.reading import given_text
 from sinkscope.models.prompts import encode
 
 FAMILIES = [*golden.FAMILIES, *golden.LATER]

@@ -58,7 +58,7 @@ def trace(
     json: options.Json = False,
 ) -> None:
     """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
-    from sinkscope.decoding.given import given_text
+    from sinkscope.decoding.reading import given_text
     from sinkscope.models.prompts import encode
     from sinkscope.tasks.sources import text_of
     from sinkscope.trace.storage import partial_path

@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import one_of, whole
+from sinkscope.base.checks import at_least, declared, one_of, share, whole
 from sinkscope.base.errors import InputError, nearest
 from sinkscope.base.registry import Registry
 from sinkscope.base.textform import Notation, write
@@ -27,6 +28,43 @@ if TYPE_CHECKING:
     from sinkscope.decoding.streams import Streams
     from sinkscope.models.model import Model
 
+
+Ends = str | int | Sequence[int] | None
+"""Ids that end an answer: "model": the model's own; None: none."""
+
+
+def checked_ends(name: str, ends: object) -> str | tuple[int, ...] | None:
+    """The option as a tuple, "model" or None."""
+    if ends is None or ends == "model":
+        return "model" if ends else None
+    given = [ends] if isinstance(ends, int) else ends
+    if not isinstance(given, (list, tuple)) or not given:
+        raise InputError(f"{name} should be 'model', None, or token ids, got {ends!r}")
+    return tuple(whole(name, number, 0) for number in given)
+
+
+def end_ids(ends: Ends, model: Model | None) -> tuple[int, ...]:
+    """The ids that a checked option names; those of the model only where it is given."""
+    if ends == "model":
+        return () if model is None else model.ids.eos
+    return ends if isinstance(ends, tuple) else ()
+
+
+def _each(check: Callable[[str, Any], object], names: str) -> dict[str, Callable[[str, Any], object]]:
+    return dict.fromkeys(names.split(), check)
+
+
+CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    **_each(partial(whole, least=1), "length steps block small_block steps_per_block timesteps canvas masks scored"),
+    **_each(partial(whole, least=1), "minimal_topk num_to_transfer"),
+    **_each(partial(whole, least=0), "max_post_steps stability_threshold top_k offset stop_at eot_id"),
+    **_each(partial(whole, least=0), "max_thinking_tokens end_think_id"),
+    **_each(partial(at_least, least=0.0), "temperature cfg guidance threshold editing_threshold confidence_threshold"),
+    **_each(partial(at_least, least=0.0), "t_min t_max entropy_bound alg_temp eb_gamma"),
+    "top_p": partial(share, hint="; leave it out to keep all tokens"),
+    "eos": checked_ends,
+}
+"""Option → what checks it where it is set, and gives it in the form that is kept. The same word means the same in all loops."""
 
 IDS = ("eos", "stop", "stop_at", "eot_id", "end_think_id", "pad", "start")
 """Options that are token ids."""
@@ -47,6 +85,7 @@ class Decoding:
         mask_tokens: its states hold mask tokens, so that the model must have one.
         brief: options for answers of at most 64 tokens, as those of the generated tasks are; empty: its defaults.
         whole_blocks: its length must be whole blocks.
+        checks: of its options, beside what their declarations say.
 
     >>> decoding = ss.LladaDecoding(length=16, block=8)
     >>> decoding.kind, decoding.new_tokens, decoding.steps
@@ -63,6 +102,15 @@ class Decoding:
     mask_tokens: ClassVar[bool] = True
     brief: ClassVar[Mapping[str, Any]] = {}
     whole_blocks: ClassVar[bool] = False
+    checks: ClassVar[Mapping[str, Callable[[str, Any], object]]] = CHECKS
+
+    def __post_init__(self) -> None:
+        declared(self)
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if value is not None or "None" not in str(item.type):
+                checked = self.checks[item.name](item.name, value) if item.name in self.checks else value
+                object.__setattr__(self, item.name, tuple(checked) if isinstance(checked, list) else checked)
 
     # ---- what it knows about itself
 
@@ -72,6 +120,15 @@ class Decoding:
         from sinkscope.models.family import FAMILIES
 
         return family in cls.families or ("causal" in cls.families and family in FAMILIES and FAMILIES[family].causal)
+
+    @classmethod
+    def fitting_block(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """A block for a length that the usual one does not fill: of the sizes that do, the nearest as a ratio."""
+        length, usual = options.get("length"), getattr(cls, "block", 0)
+        if not cls.whole_blocks or not isinstance(length, int) or length < 1 or not length % usual:
+            return {}
+        sizes = (size for size in range(1, length + 1) if not length % size)
+        return {"block": min(sizes, key=lambda size: abs(math.log(size / usual)))}
 
     @property
     def new_tokens(self) -> int:
@@ -131,9 +188,14 @@ class Decoding:
         return float(getattr(self, "cfg", 0.0)) > 0
 
     @property
+    def reads(self) -> int:
+        """Forwards of a row between its steps."""
+        return 0
+
+    @property
     def passes(self) -> int:
-        """Forward passes of one row at most; a guided step counts two."""
-        return self.max_steps * (2 if self.guided else 1)
+        """Forward passes of one row at most; a guided one counts two."""
+        return (self.max_steps + self.reads) * (2 if self.guided else 1)
 
     @property
     def draws(self) -> bool:
@@ -143,11 +205,8 @@ class Decoding:
     def as_dict(self) -> dict[str, Any]:
         """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
         later = {item.name: item.default for item in dataclasses.fields(self) if item.metadata.get("later")}
-        options = dataclasses.asdict(self).items()
-        return {
-            "kind": self.kind,
-            **{name: value for name, value in options if name not in later or value != later[name]},
-        }
+        options = {"kind": self.kind, **dataclasses.asdict(self)}
+        return {name: value for name, value in options.items() if name not in later or value != later[name]}
 
     def to_json(self) -> str:
         """One line of JSON; `decoding_from_json` reads it back."""
@@ -166,6 +225,11 @@ class Decoding:
 
     # ---- the loop
 
+    @property
+    def loop(self) -> type[Loop[Any]]:
+        """What runs it on a group of rows."""
+        raise NotImplementedError
+
     def begin(
         self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
     ) -> tuple[Tensor, Iterator[Step]]:
@@ -176,7 +240,8 @@ class Decoding:
             per_row: every row decides by itself, as in a batch of one; else as the official loop does for a batch.
             twin: the unconditional prompt, for decodings that need one.
         """
-        raise NotImplementedError
+        loop = self.loop(self, engine, ids, streams, per_row, twin)
+        return loop.x, loop.run()
 
     def answer_columns(self, model: Model, ids: Tensor) -> tuple[int, int | None]:
         """The first column of the answer and the one behind its last (None: the end of the sequence)."""
@@ -194,7 +259,11 @@ class Decoding:
     def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
         """The tokens of the answer in the last state Long [S] of a row whose prompt ends before column `start`: Long [n]."""
         answer = sequence[start:]
-        return answer[answer >= 0]
+        return until(answer[answer >= 0], self.answer_ends(model))
+
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        """The ids behind which an answer is cut."""
+        return ()
 
     def filler(self, model: Model) -> int | None:
         """The token that fills a row once it has ended; None: rows keep what they have."""
@@ -231,6 +300,74 @@ class Decoding:
         return candidate, confidence
 
 
+Options = TypeVar("Options", bound=Any)
+
+
+class Loop(Generic[Options]):
+    """One official loop on one group of rows.
+
+    Args:
+        ids, streams, per_row, twin: as in `Decoding.begin`.
+
+    Attributes:
+        x: Long [B, S]: the state. prompt: its first column behind the prompts.
+        alive: Bool [B]: rows that have not ended. alone: each ends by itself, as in a batch of one.
+        grows: what is not written yet is no mask, but −1.
+    """
+
+    grows: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        options: Options,
+        engine: Engine,
+        ids: Tensor,
+        streams: Streams | None,
+        per_row: bool,
+        twin: Twin | None = None,
+    ) -> None:
+        self.options, self.engine, self.model, self.streams = options, engine, engine.model, streams
+        self.per_row, self.alone, self.twin = per_row, engine.prompts.alone, twin
+        self.prompt = ids.shape[1]
+        self.alive = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        self.x = self.first_state(ids)
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        """Long [B, S]: the prompts Long [B, P] followed by masks, or −1, of the columns that the options say."""
+        new = self.options.columns(self.prompt) - self.prompt
+        return torch.nn.functional.pad(ids, (0, new), value=-1 if self.grows else self.engine.mask_id)
+
+    def run(self) -> Iterator[Step]:
+        """Step by step, until all rows have ended."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class BlockwiseDecoding(Decoding):
+    """Options of loops that go from block to block, and may keep the finished ones in a KV cache.
+
+    Attributes:
+        length: new tokens. block: tokens of a block.
+        rounded: blocks are counted from the first column, and the canvas of prompt and answer is rounded up to whole ones.
+    """
+
+    length: int = 256
+    block: int = 32
+
+    replayable: ClassVar[bool] = False
+    cached: ClassVar[bool | None] = True
+    rounded: ClassVar[bool] = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with an answer: one more than it fills where the prompt need not end with a block."""
+        return -(-self.length // self.block) + self.rounded
+
+    def columns(self, prompt: int) -> int:
+        columns = prompt + self.new_tokens
+        return -(-columns // self.block) * self.block if self.rounded else columns
+
+
 def shifted(hidden: Tensor, masked: Tensor) -> Tensor:
     """Hidden states [N, width] whose logits predict the masked positions: those of the position before.
 
@@ -264,6 +401,11 @@ def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
     rest = confidence.masked_fill(chosen, float("-inf")).amax(-1, keepdim=True)
     tied = chosen & (confidence == rest) & (rest > float("-inf"))
     return chosen, tied.sum(-1)
+
+
+def chance(spread: Tensor, tokens: Tensor) -> Tensor:
+    """The probability of tokens Long [...] in Float [..., V]."""
+    return spread.gather(-1, tokens[..., None])[..., 0]
 
 
 def marked(positions: list[Tensor], like: Tensor) -> Tensor:
@@ -306,8 +448,7 @@ def option_fields(family: str) -> dict[str, dataclasses.Field[Any]]:
 def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
     """The decoding of a family with these options: the first registered one that has them all, readings last.
 
-    Where a length is given and no block, and the usual blocks do not fit, they are of the size that does and is nearest to the
-    usual one as a ratio: 40 tokens are one block of 40, 100 are four of 25.
+    Where a length is given and no block, blocks fill it: 40 tokens are one block of 40, 100 are four of 25.
 
     Args:
         where: what the options belong to, for messages.
@@ -319,17 +460,7 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         raise InputError(f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}")
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
-            length, usual = options.get("length"), getattr(kind, "block", 0)
-            if (
-                kind.whole_blocks
-                and "block" not in options
-                and isinstance(length, int)
-                and length > 0
-                and length % usual
-            ):
-                fitting_sizes = (size for size in range(1, length + 1) if not length % size)
-                options = {**options, "block": min(fitting_sizes, key=lambda size: abs(math.log(size / usual)))}
-            return kind(**{name: _frozen(value) for name, value in options.items()})
+            return kind(**{**kind.fitting_block(options), **options})
     for option in options:
         one_of(f"{prefix}option of {family} models", option, option_fields(family))
     has = (f"{kind.__name__} has {', '.join(f.name for f in dataclasses.fields(kind))}" for kind in fitting)
@@ -346,7 +477,8 @@ def decoding_from_json(text: str) -> Decoding:
     made = DECODINGS[one_of("decoding kind", kind, DECODINGS)]
     for name in options:
         one_of(f"option of a {kind} decoding", name, (item.name for item in dataclasses.fields(made)))
-    return made(**{name: _frozen(value) for name, value in options.items()})
+    decoding: Decoding = made(**options)
+    return decoding
 
 
 def parse_decoding(text: str) -> Decoding:
@@ -359,10 +491,6 @@ def parse_decoding(text: str) -> Decoding:
     return decoding
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def even_plan(masks: int, steps: int) -> list[int]:
     """How many masks each of so many steps decides: as even as possible, the first ones taking the remainder.
 
@@ -370,27 +498,6 @@ def even_plan(masks: int, steps: int) -> list[int]:
     [3, 3, 2]
     """
     return [masks // steps + (step < masks % steps) for step in range(steps)]
-
-
-Ends = str | int | Sequence[int] | None
-"""Ids that end an answer: "model": the model's own; None: none."""
-
-
-def checked_ends(ends: object, name: str = "eos") -> str | tuple[int, ...] | None:
-    """The option as a tuple, "model" or None."""
-    if ends is None or ends == "model":
-        return "model" if ends else None
-    given = [ends] if isinstance(ends, int) else ends
-    if not isinstance(given, (list, tuple)) or not given:
-        raise InputError(f"{name} should be 'model', None, or token ids, got {ends!r}")
-    return tuple(whole(name, number, 0) for number in given)
-
-
-def end_ids(ends: Ends, model: Model | None) -> tuple[int, ...]:
-    """The ids that a checked option names; those of the model only where it is given."""
-    if ends == "model":
-        return () if model is None else model.ids.eos
-    return ends if isinstance(ends, tuple) else ()
 
 
 def until(answer: Tensor, ends: tuple[int, ...]) -> Tensor:

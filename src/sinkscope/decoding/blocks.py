@@ -7,15 +7,16 @@ prompt, "store" for a block that is finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from sinkscope.decoding.base import Loop, Options, chance, select
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Request, Step
+from sinkscope.decoding.step import Request, Step, step_of
 from sinkscope.decoding.streams import Streams
 
 
@@ -71,11 +72,7 @@ class Blocks:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        size: int,
-        reach: int | None = None,
-        seen: Callable[[Request], Mapping[str, Any]] | None = None,
+        self, engine: Engine, size: int, reach: int | None, seen: Callable[[Request], Mapping[str, Any]]
     ) -> None:
         self.engine, self.size, self.reach, self._seen = engine, size, reach or size, seen
         self.cache: Any = new_cache() if engine.cached else None
@@ -158,23 +155,96 @@ class Blocks:
         return self._forward(replace(request, cache=self.cache, active=self.size, block=self.size))
 
     def _forward(self, request: Request) -> Tensor:
-        return self.engine.forward(request if self._seen is None else replace(request, **self._seen(request)))
+        return self.engine.forward(replace(request, **self._seen(request)))
 
 
-def filtered(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Logits [N, V] with −inf outside the top_k most likely tokens and then the smallest set with probability top_p.
+class BlockLoop(Loop[Options]):
+    """Blocks from left to right, each in the order predict, score, choose, write; finished ones behind a cache.
 
-    The token that passes the bound of top_p is still inside.
+    Attributes:
+        first: the first column of the first block. behind: the column behind the last one.
+        end: the column behind the active block. here: the columns that are decided now: the block, or some of it.
+        staying: Bool [B]: rows that have not left the block.
+        reach: see `Blocks`.
     """
-    if top_k is not None and top_k > 0:
-        least = torch.topk(logits, min(top_k, logits.shape[-1]))[0][..., -1, None]
-        logits = logits.masked_fill(logits < least, float("-inf"))
-    if top_p is not None and top_p < 1:
-        ordered, order = torch.sort(logits, descending=True)
-        outside = ordered.softmax(-1).cumsum(-1) > top_p
-        outside = torch.cat([torch.zeros_like(outside[..., :1]), outside[..., :-1]], -1)
-        logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), float("-inf"))
-    return logits
+
+    reach: ClassVar[int | None] = None
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        size = self.options.block
+        self.blocks = Blocks(self.engine, size, self.reach, self.seen)
+        self.first = self.prompt // size * size if self.options.rounded else self.prompt
+        self.behind = self.x.shape[1]
+
+    def run(self) -> Iterator[Step]:
+        """Block by block."""
+        if self.options.rounded:  # other loops read their prompts with more in mind
+            self.blocks.prefill(self.x, self.first)
+        for start in range(self.first, self.behind, self.options.block):
+            self.end = min(start + self.options.block, self.behind)
+            self.here, self.staying = slice(start, self.end), self.alive
+            yield from self.denoise()
+            yield from self.close()
+            if not bool(self.alive.any()):
+                return
+
+    def denoise(self) -> Iterator[Step]:
+        """The steps of a block."""
+        for counts in self.plan():
+            masked = self.x[:, self.here] == self.engine.mask_id
+            going = self.going(masked, counts)
+            if not bool(going.any()):
+                return
+            tokens, confidence = self.score(self.predict(going), going)
+            chosen, ties = self.choose(tokens, confidence, masked, counts)
+            yield self.write(tokens, confidence, chosen, ties, going)
+            if self.leaves(tokens, chosen, going):
+                return
+
+    def plan(self) -> Iterable[Any]:
+        """How many masks each step of the block decides, of all rows or of each."""
+        raise NotImplementedError
+
+    def going(self, masked: Tensor, counts: Any) -> Tensor:
+        """Bool [B]: the rows that take part in a step; masked: Bool [B, n]."""
+        return self.staying & masked.any(1)
+
+    def predict(self, going: Tensor) -> Tensor:
+        """Logits [B, n, V] of the block."""
+        return self.model.head(self.blocks.denoise(self.x, self.end, going))
+
+    def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens Long [B, n] for all positions, masked or not, and the confidence in them."""
+        raise NotImplementedError
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: Any) -> tuple[Tensor, Tensor]:
+        """The positions that are written, Bool [B, n], and ties Long [B]."""
+        raise NotImplementedError
+
+    def write(self, tokens: Tensor, confidence: Tensor, chosen: Tensor, ties: Tensor, going: Tensor) -> Step:
+        """The step in which the rows that take part write the chosen positions."""
+        x, mask_id, start = self.x, self.engine.mask_id, self.here.start
+        self.x = x.clone()
+        self.x[:, self.here] = torch.where(chosen & going[:, None], tokens, x[:, self.here])
+        written = x != mask_id
+        return step_of(
+            x, self.x, going, mask_id, ties=ties * going.cpu(),
+            confidence=placed(confidence.float(), x, start, float("nan")).masked_fill(written, float("nan")),
+            candidate=placed(tokens, x, start, -1).masked_fill(written, -1),
+        )  # fmt: skip
+
+    def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
+        """Whether the loop leaves the block after a step; single rows leave `staying`."""
+        return False
+
+    def close(self) -> Iterable[Step]:
+        """Store the block, and say which rows go on; gives the steps that this takes."""
+        return ()
+
+    def seen(self, request: Request) -> Mapping[str, Any]:
+        """What else a forward is to know of what its queries see, where blocks are not counted from column 0."""
+        return {}
 
 
 def transferred(
@@ -194,22 +264,59 @@ def transferred(
         Bool [B, n], and Long [B]: chosen positions with an equal rival.
     """
     scores = confidence.masked_fill(~masked, float("-inf"))
-    chosen = torch.zeros_like(masked)
-    ties = torch.zeros(len(masked), dtype=torch.long)
-    for row, row_scores in enumerate(scores):
-        count = counts if isinstance(counts, int) else counts[row]
-        high = row_scores > (float("inf") if threshold is None else threshold)
-        if threshold is not None and int(high.sum()) >= count:
-            chosen[row] = high
-            continue
-        if not (count := count if overflow else min(count, int(masked[row].sum()))):
-            continue
-        best = torch.topk(row_scores, count).indices
-        chosen[row, best] = True
-        # The best of those that were not chosen; −inf: every masked position was, so nothing was tied.
-        rest = row_scores.masked_fill(chosen[row], float("-inf")).amax()
-        ties[row] = int((chosen[row] & (row_scores == rest) & (rest > float("-inf"))).sum())
-    return chosen, ties
+    wanted = [counts] * len(masked) if isinstance(counts, int) else list(counts)
+    left = wanted if overflow else [min(pair) for pair in zip(wanted, masked.sum(1).tolist(), strict=True)]
+    if threshold is None:
+        chosen, ties = select(scores, left)
+        return chosen, ties.cpu()
+    high = scores > threshold
+    enough = [sure >= count for sure, count in zip(high.sum(1).tolist(), wanted, strict=True)]
+    chosen, ties = select(scores, [0 if sure else count for sure, count in zip(enough, left, strict=True)])
+    return torch.where(torch.tensor(enough, device=high.device)[:, None], high, chosen), ties.cpu()
+
+
+def top_k_of(logits: Tensor, top_k: int | None, lowest: float = float("-inf"), exact: bool = False) -> Tensor:
+    """Logits [..., V] that are `lowest` outside the most likely tokens; None or 0: all stay.
+
+    Args:
+        exact: of equal logits at the bound only some stay, so many as to be top_k; else all do.
+    """
+    if not top_k:
+        return logits
+    best = torch.topk(logits, min(top_k, logits.shape[-1]))
+    if exact:
+        return torch.full_like(logits, lowest).scatter_(-1, best.indices, best.values)
+    return logits.masked_fill(logits < best.values[..., -1, None], lowest)
+
+
+def top_p_of(
+    values: Tensor,
+    top_p: float | None,
+    lowest: float = float("-inf"),
+    least: int = 1,
+    rising: bool = False,
+    spread: bool = False,
+) -> Tensor:
+    """Logits [..., V] that are `lowest` outside the smallest set of likely tokens with probability top_p; None or 1: all stay.
+
+    The token with which the set reaches the bound is still inside.
+
+    Args:
+        least: so many of the most likely tokens stay in any case.
+        rising: probabilities are added up from the least likely token on, which rounds otherwise.
+        spread: values are probabilities, not logits.
+    """
+    if top_p is None or not 0 < top_p < 1:
+        return values
+    ordered, order = torch.sort(values, descending=not rising)
+    total = (ordered if spread else ordered.softmax(-1)).cumsum(-1)
+    if rising:
+        outside = total <= 1 - top_p
+        outside[..., -1] = False
+    else:
+        outside = total > top_p
+        outside = torch.cat([torch.zeros_like(outside[..., :least]), outside[..., least - 1 : -1]], -1)
+    return values.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
 
 
 def draw(spread: Tensor, streams: Streams | None, rows: Tensor) -> Tensor:
@@ -236,7 +343,7 @@ def noisy(logits: Tensor, temperature: float, streams: Streams | None, rows: Ten
         uniform = streams.uniform(tuple(logits.shape), torch.float64, rows.tolist())
         warm = logits.double().exp() / (-uniform.log()) ** temperature
     tokens = warm.argmax(-1)
-    return tokens, logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
+    return tokens, chance(logits.softmax(-1), tokens)
 
 
 def complete(x: Tensor, ends: Tensor | int, mask_id: int) -> Tensor:
@@ -245,26 +352,6 @@ def complete(x: Tensor, ends: Tensor | int, mask_id: int) -> Tensor:
     columns = torch.arange(x.shape[1], device=x.device)[None]
     before = columns < ended.long().argmax(1, keepdim=True)
     return ended.any(1) & ~((x == mask_id) & before).any(1)
-
-
-def block_step(
-    x: Tensor, start: int, tokens: Tensor, confidence: Tensor, chosen: Tensor, ties: Tensor, alive: Tensor, mask_id: int
-) -> Step:  # fmt: skip
-    """The step in which the rows Bool [B] that take part write the chosen positions Bool [B, n] from column `start` on."""
-    after, here = x.clone(), slice(start, start + tokens.shape[1])
-    after[:, here] = torch.where(chosen & alive[:, None], tokens, x[:, here])
-    masked = x == mask_id
-    seen = placed(confidence.float(), x, start, float("nan")).masked_fill(~masked, float("nan"))
-    candidate = placed(tokens, x, start, -1).masked_fill(~masked, -1)
-    decided = (after != x) & (after != mask_id)
-    return Step(x, after, masked, seen, candidate, decided, ties * alive.cpu(), alive)
-
-
-def store_step(x: Tensor, after: Tensor, alive: Tensor, mask_id: int) -> Step:
-    """The step in which rows Bool [B] store a finished block; what it wrote are no candidates that were chosen."""
-    nothing, ties = torch.full(x.shape, float("nan"), device=x.device), torch.zeros(len(x), dtype=torch.long)
-    decided, none = (after != x) & (after != mask_id), torch.full_like(x, -1)
-    return Step(x, after, x == mask_id, nothing, none, decided, ties, alive, kind="store")
 
 
 def placed(values: Tensor, like: Tensor, start: int, empty: float) -> Tensor:

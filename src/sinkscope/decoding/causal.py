@@ -6,26 +6,84 @@ have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids
-from sinkscope.decoding.engine import Engine, asked
-from sinkscope.decoding.step import Request, Step, Twin
+from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, end_ids
+from sinkscope.decoding.blocks import placed, top_p_of
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import Request, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.models.model import Model
 
 
+class CausalLoop(Loop[Any]):
+    """The loop of all causal decodings: the most likely token at every step.
+
+    Attributes:
+        column: where the next token is written.
+    """
+
+    grows: ClassVar[bool] = True
+
+    def run(self) -> Iterator[Step]:
+        """Token by token, until every row has ended."""
+        ends = torch.tensor(end_ids(self.options.eos, self.model), dtype=torch.long, device=self.x.device)
+        filler, cache = self.options.filler(self.model), self.model.new_cache()
+        nothing = torch.zeros_like(self.x, dtype=torch.bool)
+        for column in range(self.prompt, self.x.shape[1]):
+            self.column, fed = column, 0 if column == self.prompt else column - 1
+            request = newest(self.x, column, fed, cache, self.alive)
+            logits = self.engine.forward_while(self.alive if fed and len(ends) else None, request)
+            if logits is None:
+                return
+            token, confidence = self.choose(logits.float())
+            x, alive = self.x, self.alive[:, None]
+            self.x = x.clone()
+            self.x[:, column] = torch.where(self.alive, token, filler)
+            yield Step(
+                x, self.x, nothing,
+                placed(confidence[:, None].masked_fill(~alive, float("nan")), x, column, float("nan")),
+                placed(torch.where(alive, token[:, None], -1), x, column, -1), placed(alive, x, column, False),
+                torch.zeros(len(x), dtype=torch.long, device=x.device), self.alive,
+            )  # fmt: skip
+            if len(ends):
+                self.alive = self.alive & ~self.ended(torch.isin(token, ends))
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token of each row of logits [B, V], and its probability under what it was chosen from: Long, Float32 [B]."""
+        token = logits.argmax(-1)
+        return token, chance(logits.softmax(-1), token)
+
+    def ended(self, ends: Tensor) -> Tensor:
+        """Bool [B]: the rows that end with this step, of those that wrote an end token in it."""
+        return ends
+
+
+class SamplingLoop(CausalLoop):
+    """The same with a draw from the truncated distribution."""
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        logits = top_p_of(logits / self.options.temperature, self.options.top_p, rising=True)
+        return one_of_all(logits.softmax(-1), self.streams)
+
+
+def one_of_all(spread: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
+    """A token drawn from each row of Float [B, V], and its probability: Long, Float [B]."""
+    if streams is None:
+        raise RuntimeError("sampling always draws")
+    token = streams.one_of_each(spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device))
+    return token, chance(spread, token)
+
+
 @dataclass(frozen=True)
 class CausalDecoding(Decoding):
-    """The loop that greedy search and sampling share.
+    """What greedy search and sampling share.
 
     Attributes:
         length: at most this many new tokens.
@@ -42,70 +100,14 @@ class CausalDecoding(Decoding):
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     causal: ClassVar[bool] = True
     reusable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        whole("length", self.length, 1)
-        object.__setattr__(self, "eos", checked_ends(self.eos))
-
-    def end_ids(self, model: Model) -> tuple[int, ...]:
-        """The ids that end a row."""
-        return end_ids(self.eos, model)
+    loop: ClassVar[type[CausalLoop]] = CausalLoop
 
     def filler(self, model: Model) -> int:
         """The model's pad id, else its first end id."""
-        return next((one for one in (model.ids.pad, *self.end_ids(model)) if one is not None), 0)
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Prompts followed by −1 for what is not written yet, and the loop."""
-        state = torch.cat([ids, ids.new_full((len(ids), self.length), -1)], 1)
-        return state, self._steps(engine, state, ids.shape[1], streams)
-
-    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
-        ends = torch.tensor(self.end_ids(engine.model), dtype=torch.long, device=x.device)
-        filler = self.filler(engine.model)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        cache = engine.model.new_cache()
-        nothing = torch.zeros_like(x, dtype=torch.bool)
-        going: Callable[[], bool] | None = None
-        for column in range(prompt, prompt + self.length):
-            logits = engine.forward_while(going, newest(x, column, 0 if column == prompt else column - 1, cache, alive))
-            if logits is None:
-                return
-            token, confidence = self.choose(logits.float(), streams)
-            token = self.settled(token, x[:, prompt:column])
-            after = x.clone()
-            after[:, column] = torch.where(alive, token, filler)
-            seen = torch.full(x.shape, float("nan"), dtype=torch.float32, device=x.device)
-            seen[:, column] = confidence.masked_fill(~alive, float("nan"))
-            candidate = torch.full_like(x, -1)
-            candidate[:, column] = torch.where(alive, token, -1)
-            decided = nothing.clone()
-            decided[:, column] = alive
-            ties = torch.zeros(len(x), dtype=torch.long, device=x.device)
-            yield Step(x, after, nothing, seen, candidate, decided, ties, alive)
-            x = after
-            if len(ends):
-                alive = alive & ~self.ended(torch.isin(token, ends), engine.prompts.alone)
-                going = asked(partial(_any, alive), x.device)
-
-    def settled(self, token: Tensor, answer: Tensor) -> Tensor:
-        """The token Long [B] that is written behind an answer Long [B, n] where one was chosen."""
-        return token
-
-    def ended(self, ends: Tensor, alone: bool) -> Tensor:
-        """Bool [B]: the rows that end with this step, of those that wrote an end token in it; alone: each by itself."""
-        return ends
-
-    def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """The next token of each row of logits [B, V], and its probability under what it was chosen from: Long, Float32 [B]."""
-        token = logits.argmax(-1)
-        return token, logits.softmax(-1).gather(-1, token[:, None])[:, 0]
+        return next((one for one in (model.ids.pad, *end_ids(self.eos, model)) if one is not None), 0)
 
     def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
-        """Rows that have not written an end token yet."""
-        ends = torch.tensor(self.end_ids(model), dtype=torch.long, device=x.device)
+        ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
         return ~torch.isin(x[:, prompt : prompt + step], ends).any(1)
 
 
@@ -131,46 +133,19 @@ class SamplingDecoding(CausalDecoding):
     [3]
     """
 
-    length: int = 128
     temperature: float = 1.0
     top_p: float | None = 1.0
-    eos: str | int | tuple[int, ...] | None = "model"
 
     kind: ClassVar[str] = "sampling"
+    draws: ClassVar[bool] = True
+    loop: ClassVar[type[SamplingLoop]] = SamplingLoop
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.top_p is None:  # as in DreamDecoding: no truncation
             object.__setattr__(self, "top_p", 1.0)
-        warm = isinstance(self.temperature, (int, float)) and not isinstance(self.temperature, bool)
-        if not warm or not self.temperature > 0:
-            raise InputError(
-                f"temperature should be above 0, got {self.temperature!r}; use GreedyDecoding for the most likely"
-            )
-        share("top_p", self.top_p, "; leave it out to keep all tokens")
-
-    @property
-    def draws(self) -> bool:
-        """Always."""
-        return True
-
-    def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """A draw from the truncated distribution."""
-        if streams is None:
-            raise RuntimeError("sampling always draws")
-        logits = logits / self.temperature
-        if self.top_p is not None and self.top_p < 1:
-            ordered, order = torch.sort(logits, descending=False)
-            outside = ordered.softmax(-1).cumsum(-1) <= 1 - self.top_p
-            outside[:, -1] = False
-            logits = logits.masked_fill(torch.zeros_like(outside).scatter_(1, order, outside), float("-inf"))
-        spread = logits.softmax(-1)
-        token = streams.one_of_each(spread, torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device))
-        return token, spread.gather(-1, token[:, None])[:, 0]
-
-
-def _any(rows: Tensor) -> bool:
-    return bool(rows.any())
+        super().__post_init__()
+        if self.temperature == 0:
+            raise InputError("temperature should be above 0, got 0; use GreedyDecoding for the most likely")
 
 
 def next_logits(

@@ -18,14 +18,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, whole
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, until
-from sinkscope.decoding.blocks import Blocks, draw, placed
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.base import DECODINGS, Decoding, chance, end_ids
+from sinkscope.decoding.blocks import BlockLoop, draw, placed
 from sinkscope.decoding.parallel import later_option
-from sinkscope.decoding.step import Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.step import Request, Step
 from sinkscope.models.model import Model
 
 CANVAS = 256
@@ -35,23 +33,133 @@ STORED = ("steps", "t_min", "t_max", "stability_threshold", "confidence_threshol
 """Options whose defaults generation_config.json may name."""
 
 
-@dataclass(frozen=True)
-class _Canvas:
-    """What a canvas of n columns is after some steps.
+class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
+    """The loop of `generate`: of every canvas, each step predicts, draws, accepts, and draws the rest anew.
 
     Attributes:
-        tokens: Long [B, n]: the input of the next step. noise: Bool [B, n]: those that are random.
-        best: Long [B, n]: the arg max of the last step. soft: Float [B, n, V]: its logits at temperature; None: there was none.
-        history: Long [h, B, n]: the arg max of earlier steps, −1 for none.
-        stopped: Bool [B]: rows that need no more steps.
+        ended: Bool [B]: rows with an end token.
+        noise: Bool [B, n]: columns of the canvas that are random. best: Long [B, n]: the arg max of the last step.
+        soft: Float [B, n, V]: its logits at temperature; None: there was none.
+        history: Long [h, B, n]: the arg max of earlier steps, −1 for none. stopped: Bool [B]: rows that need no more steps.
     """
 
-    tokens: Tensor
-    noise: Tensor
-    best: Tensor
+    grows: ClassVar[bool] = True
     soft: Tensor | None
-    history: Tensor
-    stopped: Tensor
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        if not self.engine.cached:
+            raise InputError("a canvas reads the encoder's cache: cache=False does not go with this loop")
+        self.ended = torch.zeros_like(self.alive)
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        """The prompts with the first canvas, which is drawn also where one is given."""
+        x, drawn, start = super().first_state(ids), self.drawn(self.alive), self.options.start
+        if start is not None:
+            canvases, rows = (
+                torch.tensor(start, device=ids.device).view(-1, self.options.block),
+                self.engine.prompts.rows,
+            )
+            if 1 < len(canvases) <= max(rows):
+                raise InputError(f"start holds {len(canvases)} canvases; give one for each row, or one for all")
+            drawn = canvases[list(rows) if len(canvases) > 1 else [0] * len(rows)]
+        x[:, self.prompt : self.prompt + self.options.block] = drawn
+        return x
+
+    def drawn(self, rows: Tensor) -> Tensor:
+        """Random tokens Long [B, n]."""
+        if self.streams is None:
+            raise RuntimeError("a canvas always draws")
+        return self.streams.integers((len(rows), self.options.block), self.model.shape.vocabulary, rows.tolist())
+
+    def seen(self, request: Request) -> Mapping[str, Any]:
+        """Of what the encoder reads nothing is noise."""
+        noise = torch.zeros_like(self.x, dtype=torch.bool) if request.noise is None else request.noise
+        return {"block": None, "noise": noise}
+
+    def denoise(self) -> Iterator[Step]:
+        """The encoder reads what is new; then step after step, until all rows have stopped."""
+        options, start, end = self.options, self.here.start, self.end
+        if start == self.prompt:
+            self.blocks.prefill(self.x, start)
+        else:
+            self.blocks.store(self.x, start, self.alive)
+        self.best, self.soft, self.stopped = self.x[:, self.here], None, ~self.alive
+        self.noise = torch.ones_like(self.best, dtype=torch.bool)
+        self.history = self.best.new_full((options.stability_threshold or 0, *self.best.shape), -1)
+        for left in range(options.steps, 0, -1):
+            # A row that runs by itself waits for the others once it has stopped.
+            x, going = self.x, self.alive & ~self.stopped
+            noise, drawing = placed(self.noise, x, start, False), going if self.alone else self.alive
+            logits = self.model.head(self.blocks.denoise(x, end, going, soft=self.soft, noise=noise))
+            warm = self.warmed(logits, left)
+            spread = warm.softmax(-1, dtype=torch.float32)
+            tokens = draw(spread, self.streams, drawing)
+            accepted = self.accepted(_entropy(warm))
+            self.turn(torch.where(accepted, tokens, self.drawn(drawing)), ~accepted, warm)
+            decided = accepted | self.stopped[:, None]  # of a row's last step all are
+            over = left == 1 or bool((self.stopped | ~self.alive).all())
+            if over:
+                self.finish()
+                decided = torch.ones_like(decided)
+            yield Step(
+                x, self.x, noise,
+                placed(chance(spread, tokens), x, start, float("nan")), placed(tokens, x, start, -1),
+                placed(decided, x, start, False) & going[:, None],
+                torch.zeros(len(x), dtype=torch.long), going,
+            )  # fmt: skip
+            if over:
+                return
+
+    def warmed(self, logits: Tensor, left: int) -> Tensor:
+        """Logits Float32 [B, n, V] at the temperature of a step; left: steps that are left, this one included."""
+        low, high = self.options.t_min, self.options.t_max
+        if low is None or high is None:
+            return logits
+        now = torch.tensor(left, dtype=torch.int32, device=logits.device)
+        return logits / (low + (high - low) * (now / self.options.steps))
+
+    def accepted(self, entropy: Tensor) -> Tensor:
+        """Bool [B, n]: the positions of lowest entropy, as far as the bound goes."""
+        ordered, order = entropy.sort(-1)
+        # The sum before each: the surest position has none before it, so every step accepts at least one.
+        sure = ordered.cumsum(-1) - ordered <= self.options.entropy_bound
+        return torch.zeros_like(sure).scatter(-1, order, sure)
+
+    def turn(self, tokens: Tensor, noise: Tensor, warm: Tensor) -> None:
+        """The canvas after a step, and which rows stop; those that had stopped keep what they had."""
+        options, stopped, best = self.options, self.stopped, warm.argmax(-1)
+        if options.stability_threshold is not None and options.confidence_threshold is not None:
+            if self.soft is not None:  # before the first step there is nothing to keep
+                tokens = torch.where(stopped[:, None], self.x[:, self.here], tokens)
+                noise = torch.where(stopped[:, None], self.noise, noise)
+                best = torch.where(stopped[:, None], self.best, best)
+                warm = torch.where(stopped[:, None, None], self.soft.to(warm.dtype), warm)
+            # A history begins with −1, which is no token: nothing is stable before it is filled.
+            stable = (self.history == best).all(-1).all(0)
+            self.history = torch.cat([self.history, best[None]])[1:] if len(self.history) else self.history
+            self.stopped = stopped | (stable & (_entropy(warm).mean(-1) < options.confidence_threshold))
+        self.best, self.noise = best, noise
+        self.soft = warm.to(self.model.network.get_input_embeddings().weight.dtype)
+        self.x = self.x.clone()
+        self.x[:, self.here] = tokens
+
+    def finish(self) -> None:
+        """Write the arg max of a canvas that is done, padding behind its end, and the next canvas where rows go on."""
+        best, size = self.best, self.options.block
+        pad = self.model.ids.pad if self.options.pad == "model" else self.options.pad
+        ends = torch.tensor(end_ids(self.options.eos, self.model), dtype=torch.long, device=best.device)
+        is_end = torch.isin(best, ends)
+        if pad is not None and len(ends):
+            count = is_end.long().cumsum(1)
+            behind = (count > 0) & ~((count == 1) & is_end)
+            best = best.masked_fill(behind | self.ended[:, None], pad)
+        self.x[self.alive, self.here] = best[self.alive]
+        self.ended = self.ended | is_end.any(1)
+        self.alive = self.alive & ~(self.ended if self.alone else self.ended.all())
+        if self.end < self.behind and bool(self.alive.any()):
+            drawn = self.drawn(self.alive)
+            self.x[:, self.end : self.end + size] = torch.where(self.alive[:, None], drawn, -1)
 
 
 @DECODINGS.add
@@ -87,7 +195,7 @@ class DiffusionGemmaDecoding(Decoding):
     confidence_threshold: float | None = 0.005
     eos: str | int | tuple[int, ...] | None = "model"
     canvas: int | None = later_option()
-    start: tuple[int, ...] | None = later_option()
+    start: Sequence[int] | tuple[int, ...] | None = later_option()
     pad: int | Literal["model"] | None = later_option("model")
     defaults: Literal["model", "library"] = later_option("model")
 
@@ -96,34 +204,29 @@ class DiffusionGemmaDecoding(Decoding):
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = True
+    rounded: ClassVar[bool] = False
     mask_tokens: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
+    edits: ClassVar[bool] = True
+    """An accepted token may return to noise, or become another."""
+    loop: ClassVar[type[CanvasLoop]] = CanvasLoop
 
     def __post_init__(self) -> None:
-        for name in ("length", "steps"):
-            whole(name, getattr(self, name), 1)
-        if at_least("entropy_bound", self.entropy_bound, 0.0) == 0:
+        super().__post_init__()
+        if self.entropy_bound == 0:
             raise InputError("entropy_bound should be above 0, or no token would ever be sure enough")
         for pair in (("t_min", "t_max"), ("stability_threshold", "confidence_threshold")):
-            if None in (
-                getattr(self, name) for name in pair
-            ):  # as officially: without one the other counts for nothing
+            if None in [getattr(self, name) for name in pair]:  # as officially: the other one counts for nothing
                 for name in pair:
                     object.__setattr__(self, name, None)
-        if self.t_min is not None and at_least("t_max", self.t_max, 0.0) <= at_least("t_min", self.t_min, 0.0):
+        if self.t_min is not None and self.t_max is not None and self.t_max <= self.t_min:
             raise InputError(f"t_max should be above t_min, got {self.t_max} and {self.t_min}")
-        if self.stability_threshold is not None:
-            whole("stability_threshold", self.stability_threshold, 0)
-            at_least("confidence_threshold", self.confidence_threshold, 0.0)
-        if self.canvas is not None:
-            whole("canvas", self.canvas, 1)
-        object.__setattr__(self, "eos", checked_ends(self.eos))
         if self.start is not None:
             given: Sequence[Any] = self.start
             rows = [row if isinstance(row, (list, tuple)) else [row] for row in given]
             object.__setattr__(self, "start", tuple(whole("start", number, 0) for row in rows for number in row))
         if self.pad not in ("model", None):
             whole("pad", self.pad, 0)
-        one_of("defaults", self.defaults, ("model", "library"))
 
     def suited(self, model: Model) -> Decoding:
         """With the canvas of the checkpoint, and what its generation_config.json says."""
@@ -148,172 +251,25 @@ class DiffusionGemmaDecoding(Decoding):
         return self.canvas or CANVAS
 
     @property
+    def blocks(self) -> int:
+        """Canvases."""
+        return -(-self.length // self.block)
+
+    @property
     def new_tokens(self) -> int:
-        """Whole canvases."""
-        return -(-self.length // self.block) * self.block
-
-    @property
-    def draws(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def edits(self) -> bool:
-        """An accepted token may return to noise, or become another."""
-        return True
+        return self.blocks * self.block
 
     @property
     def max_steps(self) -> int:
-        """Of all canvases."""
-        return self.steps * (self.new_tokens // self.block)
+        return self.steps * self.blocks
 
     @property
-    def passes(self) -> int:
-        """Steps, and the encoder before every canvas."""
-        return self.max_steps + self.new_tokens // self.block
+    def reads(self) -> int:
+        """The encoder, before every canvas."""
+        return self.blocks
 
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The prompts with the first canvas, and the loop."""
-        if not engine.cached:
-            raise InputError("a canvas reads the encoder's cache: cache=False does not go with this loop")
-        if streams is None:
-            raise RuntimeError("a canvas always draws")
-        prompt = ids.shape[1]
-        x = ids.new_full((len(ids), prompt + self.new_tokens), -1)
-        x[:, :prompt] = ids
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        first = self._drawn(engine.model, streams, alive)
-        if self.start is not None:  # the random one was drawn all the same
-            first = self._given(engine.prompts.rows, first)
-        x[:, prompt : prompt + self.block] = first
-        return x, self._steps(engine, x, prompt, streams, alive)
-
-    def _given(self, rows: tuple[int, ...], like: Tensor) -> Tensor:
-        """The first canvas Long [B, n] of these rows of the batch, from the options."""
-        canvases = torch.tensor(self.start, device=like.device).view(-1, self.block)
-        if len(canvases) == 1:
-            return canvases.expand_as(like)
-        if max(rows) >= len(canvases):
-            raise InputError(f"start holds {len(canvases)} canvases; give one for each row, or one for all")
-        return canvases[list(rows)]
-
-    def _drawn(self, model: Model, streams: Streams, rows: Tensor) -> Tensor:
-        """Random tokens Long [B, n]."""
-        return streams.integers((len(rows), self.block), model.shape.vocabulary, rows.tolist())
-
-    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams, alive: Tensor) -> Iterator[Step]:
-        model, alone = engine.model, engine.prompts.alone
-        nothing = torch.zeros_like(x, dtype=torch.bool)
-        blocks = Blocks(
-            engine,
-            self.block,
-            seen=lambda request: {"block": None, "noise": nothing if request.noise is None else request.noise},
-        )
-        ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
-        ended = torch.zeros_like(alive)  # rows with an end token
-        for start in range(prompt, x.shape[1], self.block):
-            end = start + self.block
-            if start == prompt:
-                blocks.prefill(x, start)
-            else:
-                blocks.store(x, start, alive)
-            canvas = self._fresh(x[:, start:end], alive)
-            for left in range(self.steps, 0, -1):
-                # A row that runs by itself waits for the others once it has stopped.
-                going = alive & ~canvas.stopped
-                noise = placed(canvas.noise, x, start, False)
-                hidden = blocks.denoise(x, end, going, soft=canvas.soft, noise=noise)
-                logits = model.head(hidden)
-                turned, accepted, tokens, sure = self._turned(
-                    canvas, logits, left, model, streams, going if alone else alive
-                )
-                over = left == 1 or bool((turned.stopped | ~alive).all())
-                after = x.clone()
-                after[:, start:end] = turned.tokens
-                decided = accepted | turned.stopped[:, None]  # of a row's last step all are
-                if over:
-                    after, ended = self._finished(after, turned.best, start, ended, ends, model, alive)
-                    decided = torch.ones_like(decided)
-                    alive_next = alive & ~ended if alone else alive & ~ended.all()
-                    if end < x.shape[1] and bool(alive_next.any()):
-                        fresh = self._drawn(model, streams, alive_next)
-                        after[:, end : end + self.block] = torch.where(alive_next[:, None], fresh, -1)
-                yield Step(
-                    x, after, noise,
-                    placed(sure, x, start, float("nan")), placed(tokens, x, start, -1),
-                    placed(decided, x, start, False) & going[:, None],
-                    torch.zeros(len(x), dtype=torch.long), going,
-                )  # fmt: skip
-                x, canvas = after, turned
-                if over:
-                    break
-            alive = alive_next
-            if not bool(alive.any()):
-                return
-
-    def _fresh(self, tokens: Tensor, rows: Tensor) -> _Canvas:
-        """A canvas before its first step."""
-        history = tokens.new_full((self.stability_threshold or 0, *tokens.shape), -1)
-        return _Canvas(tokens, torch.ones_like(tokens, dtype=torch.bool), tokens, None, history, ~rows)
-
-    def _turned(
-        self, canvas: _Canvas, logits: Tensor, left: int, model: Model, streams: Streams, rows: Tensor
-    ) -> tuple[_Canvas, Tensor, Tensor, Tensor]:
-        """The canvas after a step; Bool [B, n]: what it accepted; the sampled tokens Long [B, n] and their probability.
-
-        Args:
-            logits: Float32 [B, n, V]. left: steps that are left, this one included. rows: Bool [B]: those that draw.
-        """
-        now = torch.tensor(left, dtype=torch.int32, device=logits.device)
-        warm = logits
-        if self.t_min is not None and self.t_max is not None:
-            warm = logits / (self.t_min + (self.t_max - self.t_min) * (now / self.steps))
-        spread = warm.softmax(-1, dtype=torch.float32)
-        tokens = draw(spread, streams, rows)
-        best = warm.argmax(-1)
-        entropy = _entropy(warm)
-        ordered, order = entropy.sort(-1)
-        # The sum before each: the surest position has none before it, so every step accepts at least one.
-        sure = ordered.cumsum(-1) - ordered <= self.entropy_bound
-        accepted = torch.zeros_like(sure).scatter(-1, order, sure)
-        random = self._drawn(model, streams, rows)
-        after = torch.where(accepted, tokens, random)
-        noise, stopped, history = ~accepted, canvas.stopped, canvas.history
-        if self.stability_threshold is not None and self.confidence_threshold is not None:
-            # Rows that stopped keep what they had; before the first step there is nothing to keep.
-            if canvas.soft is not None:
-                after = torch.where(stopped[:, None], canvas.tokens, after)
-                noise = torch.where(stopped[:, None], canvas.noise, noise)
-                best = torch.where(stopped[:, None], canvas.best, best)
-                warm = torch.where(stopped[:, None, None], canvas.soft.to(warm.dtype), warm)
-                entropy = _entropy(warm)
-            # A history begins with −1, which is no token: nothing is stable before it is filled.
-            stable = (history == best).all(-1).all(0)
-            history = torch.cat([history, best[None]])[1:] if len(history) else history
-            stopped = stopped | (stable & (entropy.mean(-1) < self.confidence_threshold))
-        soft = warm.to(model.network.get_input_embeddings().weight.dtype)
-        turned = _Canvas(after, noise, best, soft, history, stopped)
-        return turned, accepted, tokens, spread.gather(-1, tokens[..., None])[..., 0]
-
-    def _finished(
-        self, x: Tensor, best: Tensor, start: int, ended: Tensor, ends: Tensor, model: Model, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The state with a canvas that is done, and Bool [B]: rows that have ended; padding behind their end."""
-        is_end = torch.isin(best, ends)
-        pad = model.ids.pad if self.pad == "model" else self.pad
-        if pad is not None and len(ends):
-            count = is_end.long().cumsum(1)
-            behind = (count > 0) & ~((count == 1) & is_end)
-            best = best.masked_fill(behind | ended[:, None], pad)
-        here = x[:, start : start + best.shape[1]]
-        here[rows] = best[rows]
-        return x, ended | is_end.any(1)
-
-    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
-        """Up to and including the first end token."""
-        return until(super().answer(model, sequence, start), end_ids(self.eos, model))
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        return end_ids(self.eos, model)
 
 
 def _entropy(logits: Tensor) -> Tensor:

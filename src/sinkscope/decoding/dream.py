@@ -9,175 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, share, whole
+from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, marked, select, shifted
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, marked, select, shifted
+from sinkscope.decoding.blocks import top_k_of, top_p_of
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
-from sinkscope.decoding.step import Request, Step, Twin, Wanted
+from sinkscope.decoding.step import Request, Step, Wanted, step_of
 from sinkscope.decoding.streams import Streams
 from sinkscope.models.model import Model
 
-ALGORITHMS = ("origin", "maskgit_plus", "topk_margin", "entropy")
 
-
-@DECODINGS.add
-@dataclass(frozen=True)
-class DreamDecoding(Decoding):
-    """Dream's diffusion_generate: no blocks, any masked position may be decided.
+class DreamLoop(Loop["DreamDecoding"]):
+    """The algorithm: every step predicts, scores, chooses and writes.
 
     Attributes:
-        steps: by default one per new token.
-        algorithm: origin (random positions), maskgit_plus (probability), topk_margin (p1 − p2), entropy (its negative).
-        top_p, top_k: candidates outside are cut off, and confidence is that of the truncated distribution; None: off.
-            (The official loop uses top_k = 50 if a caller leaves it out; here None means no limit.)
-        alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
-        eps: where the time schedule ends.
-        threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not
-            official; see LladaDecoding and `parallel`); for maskgit_plus and topk_margin.
-
-    >>> ss.generate("organism/adapted", prompts, ss.DreamDecoding(length=8, temperature=0.0, top_p=None)).states.shape
-    torch.Size([9, 1, 44])
+        masked: Bool [B, S]: the masks of the state.
     """
 
-    length: int = 128
-    steps: int = None  # type: ignore[assignment]  # filled in below
-    algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] = "entropy"
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    alg_temp: float | None = 0.0
-    eps: float = 1e-3
-    threshold: float | None = later_option()
-    factor: float | None = later_option()
-
-    kind: ClassVar[str] = "dream"
-    families: ClassVar[tuple[str, ...]] = ("dream",)
-    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "algorithm": "entropy", "temperature": 0.0}
-    reusable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        whole("length", self.length, 1)
-        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
-        whole("steps", self.steps, 1)
-        one_of("algorithm", self.algorithm, ALGORITHMS)
-        at_least("temperature", self.temperature, 0.0)
-        if self.top_p is not None:
-            share("top_p", self.top_p, "; leave it out to keep all tokens")
-        if self.top_k is not None:
-            whole("top_k", self.top_k, 1)
-        if self.alg_temp is not None:
-            at_least("alg_temp", self.alg_temp, 0.0)
-        if share("eps", self.eps, "; the official value is 1e-3") == 1:
-            raise InputError("eps should lie between 0 and 1, got 1; the official value is 1e-3")
-        other = f"algorithm is {self.algorithm}; use maskgit_plus"
-        if self.algorithm in ("maskgit_plus", "topk_margin"):
-            other = "alg_temp draws positions" if self.alg_temp else ""
-        check_parallel(self.threshold, self.factor, self.length, self.steps, other or None)
-
-    @property
-    def parallel(self) -> bool:
-        """Whether confidence decides how many masks a step writes."""
-        return self.threshold is not None or self.factor is not None
-
-    @property
-    def draws(self) -> bool:
-        """Above temperature 0, with alg_temp, and where positions are random."""
-        return self.temperature > 0 or self.algorithm == "origin" or bool(self.alg_temp)
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Prompts followed by masks, and the loop."""
-        state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
-        return state, self.loop(self, engine, state, streams, per_row).run()
-
-    @property
-    def loop(self) -> type[DreamLoop]:
-        """The loop that these options are for."""
-        return DreamLoop
-
-    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
-        if self.parallel:
-            return confident(scores, self.threshold, self.factor)
-        if self.alg_temp and streams is not None:
-            spread = (scores / self.alg_temp).softmax(-1)
-            chosen = marked(streams.some_without_replacement(spread, counts), scores)
-            return chosen, torch.zeros(len(scores), dtype=torch.long)
-        return select(scores, counts)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution after temperature, top_p and top_k: Float [N, V]."""
-        return self.truncated(logits).softmax(-1)
-
-    def truncated(self, logits: Tensor) -> Tensor:
-        """Logits [N, V] after temperature, top_p and top_k."""
-        if self.temperature > 0:
-            logits = logits / self.temperature
-        lowest = torch.finfo(logits.dtype).min
-        if self.top_p is not None and self.top_p < 1:
-            ordered, order = torch.sort(logits, descending=True)
-            outside = ordered.softmax(-1).cumsum(-1) > self.top_p
-            # Moved by one, so that the token which passes the bound is still inside, and the first always is.
-            outside = torch.cat([torch.zeros_like(outside[:, :1]), outside[:, :-1]], 1)
-            logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), lowest)
-        if self.top_k:
-            most = min(self.top_k, logits.shape[-1])
-            logits = logits.masked_fill(logits < torch.topk(logits, most)[0][..., -1, None], lowest)
-        return logits
-
-    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
-        """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
-
-        Args:
-            where: Bool [B, S] with N marked positions: whose logits these are.
-        """
-        spread = self.probabilities(logits)
-        if self.temperature > 0 and streams is not None:
-            candidate = streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
-            confidence = spread.gather(-1, candidate[:, None])[:, 0]
-        else:
-            confidence, candidate = spread.max(-1)
-        return candidate, self._confidence(spread, confidence)
-
-    def _confidence(self, spread: Tensor, confidence: Tensor) -> Tensor:
-        if self.algorithm == "topk_margin":
-            ordered, _ = torch.sort(spread, -1, descending=True)
-            return ordered[:, 0] - ordered[:, 1]
-        if self.algorithm == "entropy":
-            return self.negative_entropy(spread)
-        return confidence
-
-    def negative_entropy(self, spread: Tensor) -> Tensor:
-        """Σ p log p of each row of Float [N, V]."""
-        return (spread * torch.log(spread + 1e-10)).sum(-1)
-
-    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The most likely token, and the algorithm's confidence in it."""
-        spread = self.probabilities(logits)
-        confidence, candidate = spread.max(-1)
-        return candidate, self._confidence(spread, confidence).double()
-
-
-class DreamLoop:
-    """The algorithm, on one group of rows.
-
-    Attributes:
-        x: Long [B, S]: the state. masked: Bool [B, S]: its masks. alive: Bool [B]: rows that have not ended.
-    """
-
-    def __init__(
-        self, options: DreamDecoding, engine: Engine, x: Tensor, streams: Streams | None, per_row: bool
-    ) -> None:
-        self.options, self.engine, self.streams, self.per_row = options, engine, streams, per_row
-        self.x, self.masked = x, x == engine.mask_id
-        self.alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        self.masked = self.x == self.engine.mask_id
 
     def run(self) -> Iterator[Step]:
         """Step by step along the schedule, until no row has anything to do."""
@@ -218,12 +75,13 @@ class DreamLoop:
         """Candidates and confidence of all masks; the best ones are written."""
         x, masked, mask_id = self.x, self.masked, self.engine.mask_id
         candidate, confidence = self.options.sample(self.logits(), self.streams, masked)
-        tokens, seen = placed(x, masked, candidate, confidence)
+        tokens, seen = spread_out(x, masked, candidate, confidence)
         chosen, ties = self.options.choose(seen.masked_fill(~masked, float("-inf")), counts, self.streams)
         # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
         written = torch.where(masked, tokens, mask_id)
         after = torch.where(chosen, written, x)
-        return Step(x, after, masked, seen, tokens, chosen & (written != mask_id), ties, self.alive)
+        decided = chosen & (written != mask_id)
+        return Step(x, after, masked, seen, tokens, decided, ties, self.alive)
 
     def by_chance(self, part: Tensor, last: bool) -> Step:
         """Each masked position is decided with probability `part`; all of them in the last step."""
@@ -237,11 +95,9 @@ class DreamLoop:
         if options.temperature > 0:
             picked = chosen[masked]
             candidate[picked], confidence[picked] = options.sample(logits[picked], streams, chosen)
-        tokens, seen = placed(x, masked, candidate, confidence)
-        after = x.clone()
-        after[chosen] = tokens[chosen]
-        ties = torch.zeros(len(x), dtype=torch.long)
-        return Step(x, after, masked, seen, tokens, chosen & (tokens != self.engine.mask_id), ties, self.alive)
+        tokens, seen = spread_out(x, masked, candidate, confidence)
+        after = torch.where(chosen, tokens, x)
+        return step_of(x, after, self.alive, self.engine.mask_id, confidence=seen, candidate=tokens)
 
     def logits(self) -> Tensor:
         """Float [N, V]: what predicts the masked positions, which is read before them."""
@@ -259,9 +115,118 @@ class DreamLoop:
         return self.engine.model.head(shifted(hidden, masked))
 
 
-def placed(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
+def spread_out(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
     """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
     tokens = torch.full_like(x, -1)
     seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
     tokens[masked], seen[masked] = candidate, confidence
     return tokens, seen
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class DreamDecoding(Decoding):
+    """Dream's diffusion_generate: no blocks, any masked position may be decided.
+
+    Attributes:
+        steps: by default one per new token.
+        algorithm: origin (random positions), maskgit_plus (probability), topk_margin (p1 − p2), entropy (its negative).
+        top_p, top_k: candidates outside are cut off, and confidence is that of the truncated distribution; None: off.
+            (The official loop uses top_k = 50 if a caller leaves it out; here None means no limit.)
+        alg_temp: above 0 positions are drawn by softmax(confidence / alg_temp) instead of taken from the top.
+        eps: where the time schedule ends.
+        threshold, factor: a step decides every mask that the model is sure of, and at least one, until none is left (not
+            official; see LladaDecoding and `parallel`); for maskgit_plus and topk_margin.
+
+    >>> ss.generate("organism/adapted", prompts, ss.DreamDecoding(length=8, temperature=0.0, top_p=None)).states.shape
+    torch.Size([9, 1, 44])
+    """
+
+    length: int = 128
+    steps: int = None  # type: ignore[assignment]  # filled in below
+    algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy"] = "entropy"
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    alg_temp: float | None = 0.0
+    eps: float = 1e-3
+    threshold: float | None = later_option()
+    factor: float | None = later_option()
+
+    kind: ClassVar[str] = "dream"
+    families: ClassVar[tuple[str, ...]] = ("dream",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "algorithm": "entropy", "temperature": 0.0}
+    reusable: ClassVar[bool] = True
+    loop: ClassVar[type[DreamLoop]] = DreamLoop
+    checks: ClassVar[Mapping[str, Any]] = {**CHECKS, "top_k": partial(whole, least=1)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
+        super().__post_init__()
+        if share("eps", self.eps, "; the official value is 1e-3") == 1:
+            raise InputError("eps should lie between 0 and 1, got 1; the official value is 1e-3")
+        other = f"algorithm is {self.algorithm}; use maskgit_plus"
+        if self.algorithm in ("maskgit_plus", "topk_margin"):
+            other = "alg_temp draws positions" if self.alg_temp else ""
+        check_parallel(self.threshold, self.factor, self.length, self.steps, other or None)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether confidence decides how many masks a step writes."""
+        return self.threshold is not None or self.factor is not None
+
+    @property
+    def draws(self) -> bool:
+        return self.temperature > 0 or self.algorithm == "origin" or bool(self.alg_temp)
+
+    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
+        if self.parallel:
+            return confident(scores, self.threshold, self.factor)
+        if self.alg_temp and streams is not None:
+            spread = (scores / self.alg_temp).softmax(-1)
+            chosen = marked(streams.some_without_replacement(spread, counts), scores)
+            return chosen, torch.zeros(len(scores), dtype=torch.long)
+        return select(scores, counts)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution after temperature, top_p and top_k: Float [N, V]."""
+        return self.truncated(logits).softmax(-1)
+
+    def truncated(self, logits: Tensor) -> Tensor:
+        """Logits [N, V] after temperature, top_p and top_k."""
+        if self.temperature > 0:
+            logits = logits / self.temperature
+        lowest = torch.finfo(logits.dtype).min
+        return top_k_of(top_p_of(logits, self.top_p, lowest), self.top_k, lowest)
+
+    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
+        """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
+
+        Args:
+            where: Bool [B, S] with N marked positions: whose logits these are.
+        """
+        spread = self.probabilities(logits)
+        if self.temperature > 0 and streams is not None:
+            candidate = streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
+            confidence = chance(spread, candidate)
+        else:
+            confidence, candidate = spread.max(-1)
+        return candidate, self._confidence(spread, confidence)
+
+    def _confidence(self, spread: Tensor, confidence: Tensor) -> Tensor:
+        if self.algorithm == "topk_margin":
+            ordered, _ = torch.sort(spread, -1, descending=True)
+            return ordered[:, 0] - ordered[:, 1]
+        if self.algorithm == "entropy":
+            return self.negative_entropy(spread)
+        return confidence
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V]."""
+        return (spread * torch.log(spread + 1e-10)).sum(-1)
+
+    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
+        spread = self.probabilities(logits)
+        confidence, candidate = spread.max(-1)
+        return candidate, self._confidence(spread, confidence).double()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
 from sinkscope.base.fast import fast
-from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step
+from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step, step_of
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
 from sinkscope.policies.masking import Forward
@@ -91,17 +91,19 @@ class Engine:
             self._read(request)
         return self.run(request)
 
-    def forward_while(self, going: Callable[[], bool] | None, request: Request) -> Tensor | None:
-        """The forward, if any row goes on; None: none does.
+    def forward_while(self, alive: Tensor | None, request: Request) -> Tensor | None:
+        """The forward, if any row Bool [B] is alive; None: none is. alive None: there is nothing to ask.
 
-        A GPU is asked that (see `asked`) while it runs the forward, which then is one too many and counts for nothing: that is
+        A GPU is asked (see `asked`) while it runs the forward, which then may be one too many and counts for nothing: that is
         cheaper than letting it wait for the host in every step.
         """
-        late = request.ids.is_cuda
-        if going is not None and not late and not going():
+        if alive is None:
+            return self.forward(request)
+        going = asked(lambda: bool(alive.any()), alive.device)
+        if not alive.is_cuda and not going():
             return None
         output = self.forward(request)
-        return None if going is not None and late and not going() else output
+        return None if alive.is_cuda and not going() else output
 
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
@@ -137,11 +139,7 @@ class Engine:
         """A step in which nothing is decided: no forward runs."""
         if self.recorder is not None:
             self.recorder.next_forward()
-        nothing = torch.zeros_like(x, dtype=torch.bool)
-        confidence = torch.full(x.shape, float("nan"), device=x.device)
-        ties = torch.zeros(len(x), dtype=torch.long)
-        candidate = torch.full_like(x, -1)
-        return Step(x, x, x == self.mask_id, confidence, candidate, nothing, ties, alive, idle=True)
+        return step_of(x, x, alive, self.mask_id, idle=True)
 
     def _layers(self, request: Request, context: ForwardContext) -> Tensor:
         model, places = self.model, request.places
@@ -230,8 +228,11 @@ def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:
 Places = tuple[Tensor, ...]
 """Rows and columns of some positions, Long [N] each."""
 
-Look = Callable[[Places], Callable[[], tuple[Tensor, Tensor]]]
-"""From positions to a function that gives their candidates Long [N] and confidence Float [N], now or after later forwards."""
+Score = Callable[..., tuple[Tensor, Tensor]]
+"""From what frames hold at N positions, [N, …] each, to their candidates Long [N] and confidence Float [N]."""
+
+MOST_KEPT = 2**28
+"""Bytes of such frames that may wait for a recorder, which gets to them beside the next step."""
 
 
 class MaskedStep:
@@ -253,40 +254,42 @@ class MaskedStep:
             return selectable.nonzero(as_tuple=True), rest
 
         self._positions = asked(positions, x.device)
-        self._others: Callable[[], tuple[Tensor, Tensor]] | None = None
 
-    def look(self, look: Look) -> Tensor:
-        """Look at the positions; the confidence of the selectable ones, Float [B, S], −inf elsewhere."""
-        x, (here, others) = self.x, self._positions()
-        candidate, confidence = look(here)()
-        self._tokens = torch.full_like(x, -1)
-        self._tokens[here] = candidate
-        self._scores = torch.full(x.shape, float("-inf"), dtype=confidence.dtype, device=x.device)
-        self._scores[here] = confidence
-        self._rest = others
-        self._others = None if others is None or not len(others[0]) else look(others)
-        return self._scores
-
-    def write(self, chosen: Tensor, ties: Tensor, alive: Tensor, at_once: bool) -> Step:
-        """The step that writes the chosen positions Bool [B, S] of the rows Bool [B] that are alive.
+    def look(self, score: Score, *frames: Tensor | None) -> Tensor:
+        """The confidence of the selectable positions, Float [B, S], −inf elsewhere.
 
         Args:
-            at_once: what was looked at for a recorder takes too much memory to be kept until that gets to it.
+            frames: [B, S, …]: what `score` looks at.
         """
-        x, tokens, others, rest = self.x, self._tokens, self._others, self._rest
-        chosen = chosen & alive[:, None]
+
+        def at(where: Places) -> list[Tensor | None]:
+            return [None if frame is None else frame[where] for frame in frames]
+
+        here, others = self._positions()
+        candidate, confidence = score(*at(here))
+        self._tokens = torch.full_like(self.x, -1)
+        self._tokens[here] = candidate
+        self._scores = torch.full(self.x.shape, float("-inf"), dtype=confidence.dtype, device=self.x.device)
+        self._scores[here] = confidence
+        self._rest = None if others is None or not len(others[0]) else (others, score, at(others))
+        return self._scores
+
+    def write(self, chosen: Tensor, ties: Tensor, alive: Tensor) -> Step:
+        """The step that writes the chosen positions Bool [B, S] of the rows Bool [B] that are alive."""
+        x, tokens, chosen = self.x, self._tokens, chosen & alive[:, None]
         after, decided = torch.where(chosen, tokens, x), chosen & (tokens != self.mask_id)
         seen = self._scores.masked_fill(~self.selectable, float("nan"))
         step = Step(x, after, self.masked, seen, tokens, decided, ties * alive, alive)
-        if others is None or rest is None:
+        if self._rest is None:
             return step
-        if at_once:
-            tokens[rest], seen[rest] = others()
+        others, score, kept = self._rest
+        if sum(frame.nbytes for frame in kept if frame is not None) > MOST_KEPT:
+            tokens[others], seen[others] = score(*kept)
             return step
 
         def everywhere() -> tuple[Tensor, Tensor]:
             all_tokens, all_seen = tokens.clone(), seen.clone()
-            all_tokens[rest], all_seen[rest] = others()
+            all_tokens[others], all_seen[others] = score(*kept)
             return all_tokens, all_seen
 
         return replace(step, everywhere=everywhere)

@@ -12,20 +12,19 @@ here the row does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, share, whole
+from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, store_step
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.base import CHECKS, DECODINGS, BlockwiseDecoding, chance, until
+from sinkscope.decoding.blocks import BlockLoop, complete, draw, top_p_of
+from sinkscope.decoding.step import Step, step_of
 from sinkscope.models.fast_dllm_v2 import BLOCK
 from sinkscope.models.model import Model
 
@@ -33,9 +32,131 @@ STALLED = 8
 """Steps, as a multiple of the sub-block, after which a sub-block with masks left is given up."""
 
 
+class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
+    """The loop of `generate` and of `batch_sample`; whole blocks that all prompts have are read before the first step.
+
+    Attributes:
+        opened: the first column that the active block decides. ended: Bool [B]: rows that wrote a stop token in it.
+    """
+
+    reach: ClassVar[int] = BLOCK
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        prompts, size = self.engine.prompts, self.options.block
+        if self.options.block_cache and not self.engine.cached:
+            raise InputError("block_cache=True is a cache of the active block: it does not go with cache=False")
+        self.stop = self.options.stop_id(self.model)
+        self.pad = self.stop if self.model.ids.pad is None else self.model.ids.pad
+        self.first, self.behind = prompts.shortest // size * size, self.x.shape[1] - 1
+        hidden = self.blocks.prefill(self.x, self.first, needed=self.prompt == self.first)
+        if hidden is not None and self.prompt == self.first:
+            self.x[:, self.prompt] = self.model.head(hidden[:, -1]).argmax(-1)
+        if self.alone:
+            self.alive = self.x[:, self.prompt] != self.stop
+        self.open(self.x, self.first, self.alive)
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        x = ids.new_full((len(ids), self.options.columns(self.engine.prompts.longest)), -1)
+        x[:, : self.prompt] = ids
+        return x
+
+    def open(self, x: Tensor, start: int, rows: Tensor) -> None:
+        """Write masks in place where the block from column `start` on holds nothing yet, in the rows Bool [B]."""
+        here = x[:, start : start + self.options.block]
+        behind = torch.arange(start, start + here.shape[1], device=x.device) >= self.prompt
+        here[(here < 0) & behind & rows[:, None]] = self.engine.mask_id
+
+    def denoise(self) -> Iterator[Step]:
+        """Sub-block by sub-block."""
+        start, self.opened, self.ended = self.here.start, self.prompt, torch.zeros_like(self.alive)
+        if self.alone:  # the round that fills the block begins where any row is masked
+            columns = (self.x[:, start:] == self.engine.mask_id).any(0).nonzero()
+            self.opened = start + (int(columns[0]) if len(columns) else 0)
+        self.blocks.forget()
+        for column in range(start, self.end, self.options.small_block):
+            self.here = slice(column, column + self.options.small_block)
+            yield from super().denoise()
+
+    def plan(self) -> Iterable[None]:
+        return [None] * (STALLED * self.options.small_block)
+
+    def going(self, masked: Tensor, counts: None) -> Tensor:
+        going = super().going(masked, counts)
+        return going & ~self.complete() if self.alone else going
+
+    def complete(self) -> Tensor:
+        """Bool [B]: rows with a stop token in the block before which nothing is masked."""
+        return complete(self.x[:, self.opened : self.end], self.stop, self.engine.mask_id)
+
+    def predict(self, going: Tensor) -> Tensor:
+        """Of the positions before those of the sub-block, the block's first one its own."""
+        blocks, x, size = self.blocks, self.x, self.options.small_block
+        first = self.here.start - (self.end - self.options.block)
+        part = slice(first, first + size)
+        if not self.options.block_cache:
+            hidden = blocks.denoise(x, self.end, going)
+        elif not blocks.kept or bool((x[:, self.here.start] == self.engine.mask_id).any()):
+            hidden = blocks.refresh(x, self.end, None, self.options.block, going)
+        else:
+            hidden, part = blocks.refresh(x, self.end, first, size, going), slice(None)
+        return self.model.head(torch.cat([hidden[:, :1], hidden[:, :-1]], 1)[:, part])
+
+    def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+        temperature = self.options.temperature
+        if temperature == 0 or self.streams is None:
+            spread = logits.softmax(-1)
+        else:
+            spread = top_p_of((logits / temperature).softmax(-1), self.options.top_p, 0.0, spread=True)
+            spread = spread / spread.sum(-1, keepdim=True)
+        tokens = draw(spread, self.streams, going)
+        return tokens, chance(spread, tokens)
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: None) -> tuple[Tensor, Tensor]:
+        """All above the threshold, and the best one in any case."""
+        scores = confidence.masked_fill(~masked, float("-inf"))
+        chosen = (scores > self.options.threshold).scatter(1, scores.argmax(1, keepdim=True), True) & masked
+        return chosen, torch.zeros(len(masked), dtype=torch.long)
+
+    def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
+        self.ended = self.ended | (((tokens == self.stop) & chosen).any(1) & going)
+        return False
+
+    def close(self) -> Iterable[Step]:
+        """A step, which also writes the next token."""
+        prompts, prompt, end, mask_id = self.engine.prompts, self.prompt, self.end, self.engine.mask_id
+        if self.alone:
+            left = (self.x[:, end - self.options.block : end] == mask_id).any(1)
+            self.alive = self.alive & ~left & ~self.complete()
+            if not bool(self.alive.any()):
+                return ()
+        else:
+            self.x = torch.where(self.behind_stop() & self.ended[:, None] & (self.x >= 0), self.pad, self.x)
+        x, alive = self.x, self.alive
+        hidden = self.blocks.store(x, end, alive, needed=True, step=True)
+        if hidden is None:
+            raise RuntimeError("the next token needs the block's forward")
+        token = torch.where(self.ended & (not self.alone), self.pad, self.model.head(hidden[:, -1]).argmax(-1))
+        self.x = x.clone()
+        if self.alone or prompts.longest <= end + 1 or prompt < end:
+            # In a batch, while longer prompts still have tokens here, only rows whose own prompt has ended take theirs.
+            self.x[:, end] = torch.where(alive, token, x[:, end])
+        stopped = (self.x[:, prompt : end + 1] == self.stop).any(1) if self.alone else self.ended
+        self.alive = alive & ~stopped
+        if end < self.behind:
+            self.open(self.x, end, self.alive)
+        return [step_of(x, self.x, alive, mask_id, kind="store")]
+
+    def behind_stop(self) -> Tensor:
+        """Bool [B, S]: columns behind the first stop token of the answer."""
+        columns = torch.arange(self.x.shape[1], device=self.x.device)
+        stops = (self.x == self.stop) & (columns >= self.prompt)
+        return (stops.long().cumsum(1) - stops.long()) > 0
+
+
 @DECODINGS.add
 @dataclass(frozen=True)
-class FastDllmDecoding(Decoding):
+class FastDllmDecoding(BlockwiseDecoding):
     """Fast-dLLM v2's generate, and its batch_sample.
 
     Attributes:
@@ -63,19 +184,16 @@ class FastDllmDecoding(Decoding):
     kind: ClassVar[str] = "fast_dllm_v2"
     families: ClassVar[tuple[str, ...]] = ("fast_dllm_v2",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
-    replayable: ClassVar[bool] = False
-    cached: ClassVar[bool | None] = True
+    loop: ClassVar[type[FastDllmLoop]] = FastDllmLoop
+    reads: ClassVar[int] = 1
+    checks: ClassVar[Mapping[str, Any]] = {**CHECKS, "top_p": partial(share, hint="; 1.0 keeps all tokens")}
 
     def __post_init__(self) -> None:
-        for name in ("length", "block", "small_block"):
-            whole(name, getattr(self, name), 1)
+        super().__post_init__()
         if self.block % self.small_block:
             raise InputError(f"block {self.block} is not a multiple of small_block {self.small_block}")
         if self.length < self.block:
             raise InputError(f"length {self.length} is less than one block of {self.block}; give at least that")
-        at_least("threshold", self.threshold, 0.0)
-        at_least("temperature", self.temperature, 0.0)
-        share("top_p", self.top_p, "; 1.0 keeps all tokens")
         if isinstance(self.stop, str) and self.stop != "model":
             raise InputError(f"stop should be an id, 'model' or None, got {self.stop!r}")
         if isinstance(self.stop, int):
@@ -85,11 +203,6 @@ class FastDllmDecoding(Decoding):
     def max_steps(self) -> int:
         """One for every token, and one for every block that is stored."""
         return self.length + self.length // self.block
-
-    @property
-    def passes(self) -> int:
-        """Steps, and the prompt."""
-        return self.max_steps + 1
 
     def columns(self, prompt: int) -> int:
         """Whole blocks, and the token that follows the last one."""
@@ -109,126 +222,14 @@ class FastDllmDecoding(Decoding):
             return model.ids.eos[0] if model.ids.eos else -2
         return -2 if self.stop is None else int(self.stop)
 
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The prompts with masks up to the end of a block, and the loop; whole blocks that all prompts have are run already."""
-        if self.block_cache and not engine.cached:
-            raise InputError("block_cache=True is a cache of the active block: it does not go with cache=False")
-        prompt, prompts = ids.shape[1], engine.prompts
-        blocks = Blocks(engine, self.block, BLOCK)
-        x = ids.new_full((len(ids), self.columns(prompts.longest)), -1)
-        x[:, :prompt] = ids
-        first = prompts.shortest // self.block * self.block
-        hidden = blocks.prefill(x, first, needed=prompt == first)
-        if hidden is not None and prompt == first:
-            x[:, prompt] = engine.model.head(hidden[:, -1]).argmax(-1)
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        if prompts.alone:
-            alive = x[:, prompt] != self.stop_id(engine.model)
-        self._open(x, first, prompt, alive, engine.mask_id)
-        return x, self._steps(blocks, x, prompt, alive, streams)
-
-    def _open(self, x: Tensor, start: int, prompt: int, rows: Tensor, mask_id: int) -> None:
-        """Write masks in place where the block from column `start` on holds nothing yet, in the rows Bool [B]."""
-        here = x[:, start : start + self.block]
-        behind = torch.arange(start, start + here.shape[1], device=x.device) >= prompt
-        here[(here < 0) & behind & rows[:, None]] = mask_id
-
-    def _steps(self, blocks: Blocks, x: Tensor, prompt: int, alive: Tensor, streams: Streams | None) -> Iterator[Step]:
-        prompts, model, mask_id = blocks.engine.prompts, blocks.engine.model, blocks.engine.mask_id
-        stop = self.stop_id(model)
-        blocks_in_all = prompts.longest // self.block + self.length // self.block
-        for index in range(prompts.shortest // self.block, blocks_in_all):
-            end = (index + 1) * self.block
-            opened = _first_open(x, end - self.block, mask_id) if prompts.alone else prompt
-            ended = torch.zeros_like(alive)
-            for step, stopped in self._denoise(blocks, x, end, opened, alive, streams):
-                x, ended = step.after, ended | stopped
-                yield step
-            if prompts.alone:
-                left = (x[:, end - self.block : end] == mask_id).any(1)
-                alive = alive & ~left & ~complete(x[:, opened:end], stop, mask_id)
-                if not bool(alive.any()):
-                    return
-            else:
-                x = torch.where(_behind(x, prompt, stop) & ended[:, None] & (x >= 0), self._pad(model), x)
-            hidden = blocks.store(x, end, alive, needed=True, step=True)
-            if hidden is None:
-                raise RuntimeError("the next token needs the block's forward")
-            token = torch.where(ended & (not prompts.alone), self._pad(model), model.head(hidden[:, -1]).argmax(-1))
-            after = x.clone()
-            if prompts.alone or prompts.longest <= end + 1 or prompt < end:
-                # In a batch, while longer prompts still have tokens here, only rows whose own prompt has ended take theirs.
-                after[:, end] = torch.where(alive, token, x[:, end])
-            goes_on = alive & ~(ended if not prompts.alone else (after[:, prompt : end + 1] == stop).any(1))
-            if index + 1 < blocks_in_all:
-                self._open(after, end, prompt, goes_on, mask_id)
-            yield store_step(x, after, alive, mask_id)
-            x, alive = after, goes_on
-            if not bool(alive.any()):
-                return
-
-    def _denoise(
-        self, blocks: Blocks, x: Tensor, end: int, opened: int, alive: Tensor, streams: Streams | None
-    ) -> Iterator[tuple[Step, Tensor]]:
-        """The steps of one block, and Bool [B]: rows in which a step wrote a stop token."""
-        model, mask_id, stop = blocks.engine.model, blocks.engine.mask_id, self.stop_id(blocks.engine.model)
-        alone = blocks.engine.prompts.alone
-        blocks.forget()
-        for sub in range(0, self.block, self.small_block):
-            start = end - self.block + sub
-            here = slice(start, start + self.small_block)
-            for _ in range(STALLED * self.small_block):
-                masked = x[:, here] == mask_id
-                going = alive & masked.any(1)
-                if alone:
-                    going = going & ~complete(x[:, opened:end], stop, mask_id)
-                if not bool(going.any()):
-                    break
-                logits = model.head(self._shifted(blocks, x, end, sub, going))
-                tokens, confidence = self.candidates(logits, streams, going)
-                scores = confidence.masked_fill(~masked, float("-inf"))
-                chosen = (scores > self.threshold).scatter(1, scores.argmax(1, keepdim=True), True) & masked
-                ties = torch.zeros(len(x), dtype=torch.long)
-                step = block_step(x, start, tokens, confidence, chosen, ties, going, mask_id)
-                x = step.after
-                yield step, ((tokens == stop) & chosen).any(1) & going
-
-    def _shifted(self, blocks: Blocks, x: Tensor, end: int, sub: int, rows: Tensor) -> Tensor:
-        """Hidden states [B, small_block, width] that predict the sub-block: of the positions before, the first its own."""
-        part = slice(sub, sub + self.small_block)
-        if not self.block_cache:
-            hidden = blocks.denoise(x, end, rows)
-        elif not blocks.kept or bool((x[:, end - self.block + sub] == blocks.engine.mask_id).any()):
-            hidden = blocks.refresh(x, end, None, self.block, rows)
-        else:
-            hidden, part = blocks.refresh(x, end, sub, self.small_block, rows), slice(None)
-        return torch.cat([hidden[:, :1], hidden[:, :-1]], 1)[:, part]
-
-    def _pad(self, model: Model) -> int:
-        return self.stop_id(model) if model.ids.pad is None else model.ids.pad
-
-    def candidates(self, logits: Tensor, streams: Streams | None, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens Long [B, n] and their probability, from logits [B, n, V]."""
-        if self.temperature == 0 or streams is None:
-            spread = logits.softmax(-1)
-        else:
-            spread = (logits / self.temperature).softmax(-1)
-            ordered, order = torch.sort(spread, descending=True)
-            outside = ordered.cumsum(-1) > self.top_p
-            outside = torch.cat([torch.zeros_like(outside[..., :1]), outside[..., :-1]], -1)
-            spread = spread.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), 0.0)
-            spread = spread / spread.sum(-1, keepdim=True)
-        tokens = draw(spread, streams, rows)
-        return tokens, spread.gather(-1, tokens[..., None])[..., 0]
-
     def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
         """Prompt and answer, cut behind the first stop token; rows of a batch end with a block, and the token behind it."""
         rows = super().output(model, states, starts, alone)
         stop = self.stop_id(model)
         if alone:
-            return [self._cut(row, start, stop) for row, start in zip(rows, starts, strict=True)]
+            return [
+                torch.cat([row[:start], until(row[start:], (stop,))]) for row, start in zip(rows, starts, strict=True)
+            ]
         widest = max(map(len, rows))
         # A stop token ends a row where it replaced a mask; as the token that follows a block it does not.
         ends = (states[-1] == stop) & (states == int(model.ids.mask or 0)).any(0)
@@ -237,23 +238,5 @@ class FastDllmDecoding(Decoding):
             rows = [row[:-1] if len(row) == widest else row for row in rows]
         return rows
 
-    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
-        """Up to and including the first stop token."""
-        row = sequence[sequence >= 0]
-        return self._cut(row, start, self.stop_id(model))[start:]
-
-    def _cut(self, row: Tensor, start: int, stop: int) -> Tensor:
-        ends = (row[start:] == stop).nonzero()
-        return row[: start + int(ends[0]) + 1] if len(ends) else row
-
-
-def _first_open(x: Tensor, start: int, mask_id: int) -> int:
-    """The first column of a block, from `start` on, that is masked in any row: where the round that fills it begins."""
-    columns = (x[:, start:] == mask_id).any(0).nonzero()
-    return start + (int(columns[0]) if len(columns) else 0)
-
-
-def _behind(x: Tensor, prompt: int, stop: int) -> Tensor:
-    """Bool [B, S]: columns behind the first stop token of the answer."""
-    answer = (x == stop) & (torch.arange(x.shape[1], device=x.device) >= prompt)
-    return (answer.long().cumsum(1) - answer.long()) > 0
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        return (self.stop_id(model),)

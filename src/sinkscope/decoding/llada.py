@@ -15,54 +15,34 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, even_plan, select
-from sinkscope.decoding.engine import Engine, MaskedStep, Places
+from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, even_plan, select
+from sinkscope.decoding.engine import Engine, MaskedStep
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
-from sinkscope.decoding.step import Request, Step, Twin, Wanted
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.step import Request, Step, Wanted
 from sinkscope.models.llada import EOT
 from sinkscope.models.model import Model
 
-REMASKING = ("low_confidence", "random")
 
-
-@dataclass(frozen=True)
-class Predicted:
-    """What a step decides from.
+class LladaLoop(Loop["BlockDecoding"]):
+    """The algorithm: every step predicts, scores, chooses and writes.
 
     Attributes:
-        hidden, twin: Float [B, S, width]: hidden states of the state, and of its unconditional twin under guidance.
-        noise: Float64 [B, S, V] in [0, 1), above temperature 0. chance: Float32 [B, S]: the confidence of random remasking.
+        given: Bool [B, S]: what is no mask from the beginning.
     """
 
-    hidden: Tensor
-    twin: Tensor | None
-    noise: Tensor | None
-    chance: Tensor | None
-
-
-class BlockLoop:
-    """The algorithm, on one group of rows: every step predicts, scores, chooses and writes.
-
-    Attributes:
-        x: Long [B, S]: the state. alive: Bool [B]: rows that have not ended.
-        prompt: the first column of the answer. given: Bool [B, S]: what is no mask from the beginning.
-    """
-
-    def __init__(
-        self, options: BlockDecoding, engine: Engine, x: Tensor, prompt: int, streams: Streams | None, per_row: bool
-    ) -> None:
-        self.options, self.engine, self.streams, self.per_row = options, engine, streams, per_row
-        self.x, self.prompt, self.given = x, prompt, x != engine.mask_id
-        self.alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        self.columns = torch.arange(x.shape[1], device=x.device)
-        options.end_ids(engine.model)  # an option that names a missing id is refused before the first step
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        self.given = self.x != self.engine.mask_id
+        self.columns = torch.arange(self.x.shape[1], device=self.x.device)
+        self.options.end_ids(self.model)  # an option that names a missing id is refused before the first step
 
     def run(self) -> Iterator[Step]:
-        """Block by block, so many masks in each step."""
+        """Block by block, so many masks in each step, or as many as the model is sure of."""
         options = self.options
+        if options.own_pace:
+            yield from self.paced()
+            return
         for block in range(options.length // options.block):
             end = self.prompt + (block + 1) * options.block
             # A block is all masks until its turn, so that nothing has to be counted.
@@ -73,22 +53,44 @@ class BlockLoop:
                 return
             self.alive = alive
 
+    def paced(self) -> Iterator[Step]:
+        """Every row at its own pace, or all together; a block has at most one step for each of its tokens."""
+        size, x = self.options.block, self.x
+        block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
+        last = self.options.length // size - 1
+        while bool(self.alive.any()):
+            start = self.prompt + block.clamp(max=last)[:, None] * size
+            end = start + size
+            together = bool((end == end[0]).all())
+            yield self.step(int(end[0]) if together else end, [1] * len(x))
+            age += 1
+            left = (self.x == self.engine.mask_id) & (self.columns >= start) & (self.columns < end)
+            done = ~left.any(1) | (age >= size)
+            done = done if self.per_row else done.all().expand_as(done)
+            going = self.options.still_alive(self.alive, self.x.gather(1, end - 1)[:, 0], self.per_row)
+            self.alive = torch.where(done, going & (block < last), self.alive)
+            block, age = block + done.long(), age.masked_fill(done, 0)
+
     def step(self, end: int | Tensor, counts: list[int]) -> Step:
         """One step, in which each row decides so many masks before the column `end`, of all rows or of each [B, 1]."""
         if not self.options.draws and not any(counts) and isinstance(end, int):
             return self.engine.idle_step(self.x, self.alive)
         selectable = (self.x == self.engine.mask_id) & (self.columns < end)
-        step = MaskedStep(self.engine, self.x, selectable)
-        predicted = self.predict(selectable, end)
-        scores = step.look(partial(self.score, predicted))
-        chosen, ties = self.options.pick(scores, counts)
-        written = step.write(chosen, ties, self.alive, at_once=predicted.noise is not None)
-        self.x = written.after
-        return written
+        masks = MaskedStep(self.engine, self.x, selectable)
+        confidence = masks.look(self.score, *self.predict(selectable, end))
+        chosen, ties = self.options.pick(confidence, counts)
+        step = masks.write(chosen, ties, self.alive)
+        self.x = step.after
+        return step
 
-    def predict(self, selectable: Tensor, end: int | Tensor) -> Predicted:
-        """One forward, and the random numbers of the step."""
-        options, streams = self.options, self.streams
+    def predict(self, selectable: Tensor, end: int | Tensor) -> list[Tensor | None]:
+        """One forward, and the random numbers of the step.
+
+        Returns:
+            Float [B, S, width]: hidden states of the state, and of its unconditional twin under guidance. Float64 [B, S, V]:
+            noise in [0, 1), above temperature 0. Float32 [B, S]: the confidence of random remasking.
+        """
+        options, streams, shape = self.options, self.streams, (self.x.shape[0], self.x.shape[1])
 
         def wanted(start: int) -> Wanted:
             inside = ((self.columns >= start) & (self.columns < start + options.block)).expand_as(self.x)
@@ -96,31 +98,28 @@ class BlockLoop:
 
         tells = partial(wanted, end - options.block) if isinstance(end, int) else None
         hidden, twin = options.forward(self.engine, self.x, self.given, self.alive, tells)
-        noise = chance = None
+        noise = chances = None
         if options.temperature > 0 and streams is not None:
-            noise = streams.uniform((*self.x.shape, self.engine.model.shape.vocabulary), torch.float64)
+            noise = streams.uniform((*shape, self.model.shape.vocabulary), torch.float64)
         if options.remasking == "random" and streams is not None:
-            chance = streams.uniform((self.x.shape[0], self.x.shape[1]), torch.float32)
-        return Predicted(hidden, twin, noise, chance)
+            chances = streams.uniform(shape, torch.float32)
+        return [hidden, twin, noise, chances]
 
-    def score(self, predicted: Predicted, where: Places) -> Callable[[], tuple[Tensor, Tensor]]:
-        """Gives candidates and confidence of some positions, now or after later forwards."""
-        states, model = predicted.hidden[where], self.engine.model
-        twin, noise, chance = (
-            None if part is None else part[where] for part in (predicted.twin, predicted.noise, predicted.chance)
-        )
-
-        def found() -> tuple[Tensor, Tensor]:
-            logits = self.options.guide(model, states, twin)
-            candidate, confidence = self.options.candidates(model, logits, noise)
-            return candidate, confidence if chance is None else chance
-
-        return found
+    def score(
+        self, hidden: Tensor, twin: Tensor | None, noise: Tensor | None, chances: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Candidates Long [N] and confidence Float [N] of some positions, from what `predict` gives of them."""
+        candidate, confidence = self.options.candidates(self.model, self.options.guide(self.model, hidden, twin), noise)
+        return candidate, confidence if chances is None else chances
 
 
 @dataclass(frozen=True)
 class BlockDecoding(Decoding):
     """The loop of LLaDA, which MMaDA shares: everything but what single checkpoints add to it.
+
+    It may also decide as many masks in a step as the model is sure of (not official; see `parallel`). A block then ends when it
+    has no masks left. With a stream per row each row goes through its blocks at its own pace, as it does alone; with one stream
+    the rows of a batch leave a block together.
 
     Attributes:
         length: new tokens; a multiple of block.
@@ -129,6 +128,8 @@ class BlockDecoding(Decoding):
         temperature: 0 takes the arg max; above, Gumbel noise in float64.
         cfg: classifier-free guidance; above 0 every step runs the model with and without the prompt.
         remasking: what confidence means: the probability of the candidate, or a random number.
+        threshold: every mask whose confidence reaches it is decided, and at least one.
+        factor: the n most confident masks are decided, as long as (n + 1)(1 − confidence of the n-th) < factor; at least one.
     """
 
     length: int = 128
@@ -137,36 +138,36 @@ class BlockDecoding(Decoding):
     temperature: float = 0.0
     cfg: float = 0.0
     remasking: Literal["low_confidence", "random"] = "low_confidence"
+    threshold: float | None = later_option()
+    factor: float | None = later_option()
 
     brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "block": 32}
     whole_blocks: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     """Whether confidence is computed in float64 instead of the logits' dtype."""
+    loop: ClassVar[type[LladaLoop]] = LladaLoop
 
     def __post_init__(self) -> None:
-        whole("length", self.length, 1)
         object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
-        _check_blocks(self.length, whole("steps", self.steps, 1), whole("block", self.block, 1))
-        at_least("temperature", self.temperature, 0.0)
-        at_least("cfg", self.cfg, 0.0)
-        one_of("remasking", self.remasking, REMASKING)
+        super().__post_init__()
+        if self.whole_blocks:
+            _check_blocks(self.length, self.steps, self.block)
+        random = "remasking is random" if self.remasking == "random" else None
+        check_parallel(self.threshold, self.factor, self.length, self.steps, random)
+
+    @property
+    def own_pace(self) -> bool:
+        return self.threshold is not None or self.factor is not None
+
+    @property
+    def replayable(self) -> bool:  # type: ignore[override]
+        """Unless the block of a step depends on the steps before."""
+        return not self.own_pace
 
     @property
     def steps_per_block(self) -> int:
         """Steps of one block."""
         return self.steps // (self.length // self.block)
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Prompts followed by masks, and the loop."""
-        state = torch.cat([ids, ids.new_full((len(ids), self.length), engine.mask_id)], 1)
-        return state, self.loop(self, engine, state, ids.shape[1], streams, per_row).run()
-
-    @property
-    def loop(self) -> type[BlockLoop]:
-        """The loop that these options are for."""
-        return BlockLoop
 
     def forward(
         self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Callable[[], Wanted] | None = None
@@ -180,7 +181,7 @@ class BlockDecoding(Decoding):
 
     def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         """The positions that a step decides, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf outside; see `select`."""
-        return select(scores, counts)
+        return confident(scores, self.threshold, self.factor) if self.own_pace else select(scores, counts)
 
     def guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
         """Logits [N, V] of hidden states [N, width], guidance applied."""
@@ -208,7 +209,7 @@ class BlockDecoding(Decoding):
         if self.remasking == "random":
             return candidate, torch.zeros(len(candidate), device=logits.device)
         probabilities = (logits.double() if self.exact else logits).softmax(-1)
-        return candidate, probabilities.gather(-1, candidate[:, None])[:, 0]
+        return candidate, chance(probabilities, candidate)
 
     def limit_confidence(self, model: Model, logits: Tensor, noisy: bool) -> None:
         """Change logits [N, V] in place between the choice of candidates and their confidence; here nothing."""
@@ -222,12 +223,10 @@ class BlockDecoding(Decoding):
         return alive
 
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
-        """Everything up to the end of the step's block."""
         end = prompt + (step // self.steps_per_block + 1) * self.block
         return torch.arange(x.shape[1], device=x.device)[None] < end
 
     def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """As in the loop."""
         hidden, twin = self.forward(engine, x, given, None)
         return self.guide(engine.model, hidden[masked], None if twin is None else twin[masked])
 
@@ -239,71 +238,9 @@ class BlockDecoding(Decoding):
         return candidate, confidence.double()
 
 
-@dataclass(frozen=True)
-class ParallelDecoding(BlockDecoding):
-    """The same loop, which may also decide as many masks in a step as the model is sure of (not official; see `parallel`).
-
-    A block ends when it has no masks left. With a stream per row each row goes through its blocks at its own pace, as it does
-    alone; with one stream the rows of a batch leave a block together.
-
-    Attributes:
-        threshold: every mask whose confidence reaches it is decided, and at least one.
-        factor: the n most confident masks are decided, as long as (n + 1)(1 − confidence of the n-th) < factor; at least one.
-    """
-
-    threshold: float | None = later_option()
-    factor: float | None = later_option()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        random = "remasking is random" if self.remasking == "random" else None
-        check_parallel(self.threshold, self.factor, self.length, self.steps, random)
-
-    @property
-    def own_pace(self) -> bool:
-        """With a threshold or factor."""
-        return self.threshold is not None or self.factor is not None
-
-    @property
-    def replayable(self) -> bool:  # type: ignore[override]
-        """Unless the block of a step depends on the steps before."""
-        return not self.own_pace
-
-    def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-        """By count, or by confidence."""
-        return confident(scores, self.threshold, self.factor) if self.own_pace else select(scores, counts)
-
-    @property
-    def loop(self) -> type[BlockLoop]:
-        """By count, or by confidence."""
-        return PacedLoop if self.own_pace else BlockLoop
-
-
-class PacedLoop(BlockLoop):
-    """The loop by confidence; a block has at most one step for each of its tokens, should masks be written as tokens."""
-
-    def run(self) -> Iterator[Step]:
-        """Every row at its own pace, or all together."""
-        size, x = self.options.block, self.x
-        block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
-        last = self.options.length // size - 1
-        while bool(self.alive.any()):
-            start = self.prompt + block.clamp(max=last)[:, None] * size
-            end = start + size
-            together = bool((end == end[0]).all())
-            yield self.step(int(end[0]) if together else end, [1] * len(x))
-            age += 1
-            left = (self.x == self.engine.mask_id) & (self.columns >= start) & (self.columns < end)
-            done = ~left.any(1) | (age >= size)
-            done = done if self.per_row else done.all().expand_as(done)
-            going = self.options.still_alive(self.alive, self.x.gather(1, end - 1)[:, 0], self.per_row)
-            self.alive = torch.where(done, going & (block < last), self.alive)
-            block, age = block + done.long(), age.masked_fill(done, 0)
-
-
 @DECODINGS.add
 @dataclass(frozen=True)
-class LladaDecoding(ParallelDecoding):
+class LladaDecoding(BlockDecoding):
     """LLaDA's generate.py.
 
     Attributes:
@@ -325,13 +262,7 @@ class LladaDecoding(ParallelDecoding):
     families: ClassVar[tuple[str, ...]] = ("llada", "llada_moe", "masked")
     reusable: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.eot_id is not None:
-            whole("eot_id", self.eot_id, 0)
-
     def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Without the end token, where the options say so."""
         if self.logits_eos_inf:
             logits[:, self.end_ids(model)[0]] = float("-inf")
         return super().candidates(model, logits, noise)
@@ -359,6 +290,43 @@ class LladaDecoding(ParallelDecoding):
                 "give eot_id"
             )
         return eos, eot
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class MmadaDecoding(BlockDecoding):
+    """MMaDA's text loop (generate, mmu_generate, mmu_generate_fast): LLaDA's of February 2025, confidence in float64.
+
+    With guidance the official loop drops the padding mask; ours honours it, so that a padded row equals its run alone.
+
+    Attributes:
+        stop_at: a token id; after a block whose last token it is, generation ends and later blocks stay masked. With one
+            random stream for the batch all rows must agree, as in the official code; with a stream per row each row stops
+            by itself.
+
+    >>> ss.generate("organism/multimodal", prompts, ss.MmadaDecoding(length=16, block=8)).states.shape
+    torch.Size([17, 1, 53])
+    """
+
+    stop_at: int | None = None
+
+    kind: ClassVar[str] = "mmada"
+    families: ClassVar[tuple[str, ...]] = ("mmada",)
+    reusable: ClassVar[bool] = True
+    exact: ClassVar[bool] = True
+
+    def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
+        """Rows end where a block ends in stop_at: each by itself, or all when all agree."""
+        if self.stop_at is None:
+            return alive
+        ended = last == self.stop_at
+        return alive & ~ended if per_row else alive & ~ended.all()
+
+    def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
+        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        for block in range(step // self.steps_per_block if per_row else 0):
+            alive = self.still_alive(alive, x[:, prompt + (block + 1) * self.block - 1], per_row)
+        return alive
 
 
 def _check_blocks(length: int, steps: int, block: int) -> None:

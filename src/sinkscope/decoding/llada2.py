@@ -8,44 +8,105 @@ stop at end tokens and returns the whole canvas. At temperature 0 the arg max is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, even_plan
-from sinkscope.decoding.blocks import Blocks, block_step, draw, filtered, transferred
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, even_plan
+from sinkscope.decoding.blocks import BlockLoop, draw, top_k_of, top_p_of, transferred
 from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Request, Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.step import Request, Step
 from sinkscope.models.model import Model
 
 STALLED = 8
 """Steps, as a multiple of the block, after which an editing block with masks left is given up; officially it goes on for ever."""
 
 
-@dataclass
-class _BlockRows:
-    """What the loop knows of its rows while it runs.
+class Llada2Loop(BlockLoop["Llada2Decoding"]):
+    """The loop of 2.0."""
 
-    Attributes:
-        prompt: the first column of the answer. alive: Bool [B]: rows that have not ended.
-        stops: rows end at end tokens, each by itself. end_id: the end token; −1: there is none.
-    """
+    def plan(self) -> Iterable[int]:
+        return even_plan(self.options.block, self.options.block_steps)
 
-    prompt: int
-    alive: Tensor
-    stops: bool
-    end_id: int
+    def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+        temperature = self.options.temperature
+        if temperature > 0:
+            logits = logits if temperature == 1 else logits / temperature
+            logits = top_p_of(top_k_of(logits, self.options.top_k), self.options.top_p)
+        spread = logits.softmax(-1)
+        tokens = draw(spread, self.streams, going)
+        return tokens, chance(spread, tokens)
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: int) -> tuple[Tensor, Tensor]:
+        return transferred(confidence, masked, counts, self.options.threshold)
+
+    def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
+        """Rows that may stop early do; dllm's sampler then goes on to the next block."""
+        if not self.options.eos_early_stop:
+            return False
+        end_id = _end_id(self.model)
+        if not self.alone:
+            return bool((self.x[:, self.here] == end_id).any())
+        ended = ((tokens == end_id) & chosen).any(1) & going
+        self.alive = self.staying = self.alive & ~(ended & self._complete(end_id))
+        return False
+
+    def _complete(self, end_id: int) -> Tensor:
+        """Bool [B]: rows with an end token, searched from the first column on, before which no answer token is masked."""
+        x = self.x[:, : self.end]
+        ends, columns = x == end_id, torch.arange(self.end, device=x.device)[None]
+        before = (columns >= self.prompt) & (columns < ends.long().argmax(1)[:, None])
+        return ends.any(1) & ~((x == self.engine.mask_id) & before).any(1)
+
+    def close(self) -> Iterable[Step]:
+        if self.alone:
+            self.alive = self.alive & ~self.ended(self.x[:, self.prompt : self.end])
+        if self.end < self.behind and bool(self.alive.any()):
+            self.blocks.store(self.x, self.end, self.alive)
+        return ()
+
+    def ended(self, answer: Tensor) -> Tensor:
+        """Bool [B]: rows that end with their answers Long [B, n]."""
+        return (answer == _end_id(self.model)).any(1)
+
+
+class EditingLoop(Llada2Loop):
+    """The loop of 2.1: a block has as many steps as it takes, and written tokens may change."""
+
+    def plan(self) -> Iterable[int]:
+        self.after_masks = torch.zeros(len(self.x), dtype=torch.long, device=self.x.device)
+        return [self.options.num_to_transfer] * self.options.block_steps
+
+    def going(self, masked: Tensor, counts: int) -> Tensor:
+        """Rows without masks go on for some steps, in which they edit."""
+        self.filled = ~masked.any(1)
+        self.after_masks = self.after_masks + (self.filled & self.staying)
+        self.staying = self.staying & (self.after_masks <= self.options.max_post_steps)
+        return self.staying
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: int) -> tuple[Tensor, Tensor]:
+        chosen, ties = super().choose(tokens, confidence, masked, counts)
+        better = confidence > float(self.options.editing_threshold or 0.0)
+        in_prompt = torch.arange(self.here.start, self.here.stop, device=tokens.device) < self.prompt
+        self.edited = ~masked & ~in_prompt & better & (tokens != self.x[:, self.here])
+        return chosen | self.edited, ties
+
+    def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
+        self.staying = self.staying & ~(self.filled & ~self.edited.any(1))
+        return False
+
+    def ended(self, answer: Tensor) -> Tensor:
+        complete = ~(answer == self.engine.mask_id).any(1)
+        return super().ended(answer) & complete & self.options.eos_early_stop
 
 
 @DECODINGS.add
 @dataclass(frozen=True)
-class Llada2Decoding(Decoding):
+class Llada2Decoding(BlockwiseDecoding):
     """LLaDA2's generate: 2.0, and with `editing_threshold` 2.1.
 
     Attributes:
@@ -80,26 +141,20 @@ class Llada2Decoding(Decoding):
     kind: ClassVar[str] = "llada2"
     families: ClassVar[tuple[str, ...]] = ("llada2",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
-    replayable: ClassVar[bool] = False
     cached: ClassVar[bool | None] = False
+    rounded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("length", "block", "steps", "minimal_topk", "num_to_transfer"):
-            whole(name, getattr(self, name), 1)
-        whole("max_post_steps", self.max_post_steps, 0)
-        for name in ("temperature", "threshold", "editing_threshold"):
-            if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 0.0)
-        if self.top_p is not None:
-            share("top_p", self.top_p, "; leave it out to keep all tokens")
-        if self.top_k is not None:
-            whole("top_k", self.top_k, 0)
+        super().__post_init__()
         if self.minimal_topk > self.length:
             raise InputError(f"minimal_topk {self.minimal_topk} leaves no step for {self.length} tokens")
 
     @property
+    def loop(self) -> type[Llada2Loop]:
+        return EditingLoop if self.edits else Llada2Loop
+
+    @property
     def edits(self) -> bool:
-        """With an editing threshold."""
         return self.editing_threshold is not None
 
     @property
@@ -111,106 +166,12 @@ class Llada2Decoding(Decoding):
 
     @property
     def max_steps(self) -> int:
-        """Of all blocks, one more than the answer fills, because the prompt need not end with a block."""
         usual = self.block + self.max_post_steps if self.edits else self.block_steps
-        return usual * (-(-self.length // self.block) + 1)
-
-    def columns(self, prompt: int) -> int:
-        """Prompt and answer, rounded up to whole blocks."""
-        return -(-(prompt + self.length) // self.block) * self.block
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Prompts followed by masks up to the end of a block, and the loop."""
-        B, prompt = ids.shape
-        state = torch.cat([ids, ids.new_full((B, self.columns(prompt) - prompt), engine.mask_id)], 1)
-        alive = torch.ones(B, dtype=torch.bool, device=ids.device)
-        rows = _BlockRows(prompt, alive, engine.prompts.alone, _end_id(engine.model))
-        return state, self._steps(engine, state, rows, streams)
-
-    def _steps(self, engine: Engine, x: Tensor, rows: _BlockRows, streams: Streams | None) -> Iterator[Step]:
-        blocks = Blocks(engine, self.block)
-        first = rows.prompt // self.block * self.block
-        blocks.prefill(x, first)
-        for start in range(first, x.shape[1], self.block):
-            loop = self._editing_block if self.edits else self._block
-            for step in loop(blocks, x, start, rows, streams):
-                x = step.after
-                yield step
-            rows.alive = rows.alive & ~self._ended(x, start + self.block, rows, engine.mask_id)
-            if not bool(rows.alive.any()):
-                return
-            if start + self.block < x.shape[1]:
-                blocks.store(x, start + self.block, rows.alive)
-
-    def _block(
-        self, blocks: Blocks, x: Tensor, start: int, rows: _BlockRows, streams: Streams | None
-    ) -> Iterator[Step]:
-        """The steps of one block of 2.0."""
-        end, mask_id = start + self.block, blocks.engine.mask_id
-        for count in even_plan(self.block, self.block_steps):
-            masked = x[:, start:end] == mask_id
-            going = rows.alive & masked.any(1)
-            if not bool(going.any()):
-                return
-            tokens, confidence = self._candidates(blocks, x, end, going, streams)
-            chosen, ties = transferred(confidence, masked, count, self.threshold)
-            step = block_step(x, start, tokens, confidence, chosen, ties, going, mask_id)
-            x = step.after
-            yield step
-            if self.eos_early_stop and rows.stops:
-                ended = ((tokens == rows.end_id) & chosen).any(1) & going
-                rows.alive = rows.alive & ~(ended & _complete(x[:, :end], rows, mask_id))
-            elif self.eos_early_stop and bool((x[:, start:end] == rows.end_id).any()):
-                return  # as dllm's sampler: on to the next block
-
-    def _editing_block(
-        self, blocks: Blocks, x: Tensor, start: int, rows: _BlockRows, streams: Streams | None
-    ) -> Iterator[Step]:
-        """The steps of one block of 2.1: as many as it takes."""
-        end, mask_id = start + self.block, blocks.engine.mask_id
-        post = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        in_prompt = torch.arange(start, end, device=x.device) < rows.prompt
-        going = rows.alive.clone()
-        for _ in range(self.block_steps):
-            masked = x[:, start:end] == mask_id
-            filled = ~masked.any(1)
-            post = post + (filled & going)
-            going = going & (post <= self.max_post_steps)
-            if not bool(going.any()):
-                return
-            tokens, confidence = self._candidates(blocks, x, end, going, streams)
-            chosen, ties = transferred(confidence, masked, self.num_to_transfer, self.threshold)
-            better = confidence > float(self.editing_threshold or 0.0)
-            edited = ~masked & ~in_prompt & better & (tokens != x[:, start:end])
-            step = block_step(x, start, tokens, confidence, chosen | edited, ties, going, mask_id)
-            x = step.after
-            yield step
-            going = going & ~(filled & ~edited.any(1))
-
-    def _candidates(
-        self, blocks: Blocks, x: Tensor, end: int, rows: Tensor, streams: Streams | None
-    ) -> tuple[Tensor, Tensor]:
-        """Tokens Long [B, block] and their probability for every position of the block, masked or not."""
-        logits = blocks.engine.model.head(blocks.denoise(x, end, rows))
-        if self.temperature > 0:
-            logits = filtered(logits if self.temperature == 1 else logits / self.temperature, self.top_k, self.top_p)
-        spread = logits.softmax(-1)
-        tokens = draw(spread, streams, rows)
-        return tokens, spread.gather(-1, tokens[..., None])[..., 0]
+        return usual * self.blocks
 
     def hidden(self, engine: Engine, x: Tensor) -> Tensor:
         """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
         return engine.forward(Request(x, active=x.shape[1], block=self.block))
-
-    def _ended(self, x: Tensor, end: int, rows: _BlockRows, mask_id: int) -> Tensor:
-        """Bool [B]: rows that end after the block before column `end`."""
-        answer = x[:, rows.prompt : end]
-        ended = (answer == rows.end_id).any(1)
-        if not rows.stops or (self.edits and not self.eos_early_stop):
-            return torch.zeros_like(ended)
-        return ended & ~(answer == mask_id).any(1) if self.edits else ended
 
     def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
         """The answers, each up to its first end token, as `generate` returns them; of a batch the canvas, as the sampler."""
@@ -239,19 +200,11 @@ class Llada2Decoding(Decoding):
         return self.answer(model, last, start)
 
     def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
-        """Up to and including the first end token, and at most `length` tokens."""
-        answer = sequence[start : start + self.length]
-        ends = (answer == _end_id(model)).nonzero()
-        return answer[: int(ends[0]) + 1] if len(ends) else answer
+        return super().answer(model, sequence[: start + self.length], start)
+
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        return model.ids.eos[:1]
 
 
 def _end_id(model: Model) -> int:
     return model.ids.eos[0] if model.ids.eos else -1
-
-
-def _complete(x: Tensor, rows: _BlockRows, mask_id: int) -> Tensor:
-    """Bool [B]: rows with an end token, searched from the first column on, before which no answer token is masked."""
-    ends = x == rows.end_id
-    columns = torch.arange(x.shape[1], device=x.device)[None]
-    before = (columns >= rows.prompt) & (columns < ends.long().argmax(1)[:, None])
-    return ends.any(1) & ~((x == mask_id) & before).any(1)

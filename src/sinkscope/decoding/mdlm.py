@@ -8,17 +8,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, whole
 from sinkscope.decoding.base import DECODINGS
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.llada import REMASKING, BlockDecoding, BlockLoop
-from sinkscope.decoding.step import Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.llada import BlockDecoding, LladaLoop
+from sinkscope.decoding.step import Step
+
+
+class MdlmLoop(LladaLoop):
+    """LLaDA's loop with blocks that are counted from the end of each row's own prompt, whose length is Long [B, 1]."""
+
+    options: MdlmDecoding
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        self.given &= self.columns < self.lengths + self.options.length
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        """Each prompt followed by its masks, then the end token."""
+        length, special = self.options.length, self.model.ids
+        filler = special.eos[0] if special.eos else special.pad or 0
+        state = torch.nn.functional.pad(ids, (0, length), value=filler)
+        lengths = self.engine.prompts.lengths or [ids.shape[1]] * len(ids)
+        self.lengths = torch.tensor(lengths, device=ids.device)[:, None]
+        columns = torch.arange(state.shape[1], device=ids.device)[None]
+        state = torch.where(columns < self.lengths, state, self.engine.mask_id)
+        return torch.where(columns < self.lengths + length, state, filler)
+
+    def run(self) -> Iterator[Step]:
+        """Block by block; the rows decide as many masks as each one's own schedule says."""
+        options, lengths, columns = self.options, self.lengths, self.columns
+        for block in range(options.blocks):
+            start, end = lengths + block * options.block, lengths + (block + 1) * options.block
+            own = (columns >= start) & (columns < end.minimum(lengths + options.length))
+            masks = ((self.x == self.engine.mask_id) & own).sum(1)
+            plans = [transfers(int(count), options.steps_per_block) for count in masks]
+            for number in range(max(map(len, plans))):
+                yield self.step(end, [plan[number] if number < len(plan) else 0 for plan in plans])
 
 
 @DECODINGS.add
@@ -34,17 +63,13 @@ class MdlmDecoding(BlockDecoding):
     """
 
     steps: int = 128
+    threshold: ClassVar[float | None] = None  # type: ignore[misc]
+    factor: ClassVar[float | None] = None  # type: ignore[misc]
 
     kind: ClassVar[str] = "mdlm"
     families: ClassVar[tuple[str, ...]] = ("a2d",)
     whole_blocks: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        for name in ("length", "steps", "block"):
-            whole(name, getattr(self, name), 1)
-        at_least("temperature", self.temperature, 0.0)
-        at_least("cfg", self.cfg, 0.0)
-        one_of("remasking", self.remasking, REMASKING)
+    loop: ClassVar[type[MdlmLoop]] = MdlmLoop
 
     @property
     def blocks(self) -> int:
@@ -61,18 +86,6 @@ class MdlmDecoding(BlockDecoding):
         """Steps of all blocks at most: each decides a mask or more."""
         return min(self.steps_per_block, self.block) * self.blocks
 
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Each prompt followed by its masks, then the end token; and the loop."""
-        lengths = torch.tensor(engine.prompts.lengths or [ids.shape[1]] * len(ids), device=ids.device)[:, None]
-        filler = engine.model.ids.eos[0] if engine.model.ids.eos else engine.model.ids.pad or 0
-        columns = torch.arange(ids.shape[1] + self.length, device=ids.device)[None]
-        state = torch.nn.functional.pad(ids, (0, self.length), value=filler)
-        state = torch.where(columns < lengths, state, engine.mask_id)
-        state = torch.where(columns < lengths + self.length, state, filler)
-        return state, MdlmLoop(self, engine, state, lengths, streams).run()
-
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
         """Everything up to the end of the block that the step belongs to."""
         for block in range(self.blocks):
@@ -81,30 +94,6 @@ class MdlmDecoding(BlockDecoding):
                 break
         end = prompt + (block + 1) * self.block
         return torch.arange(x.shape[1], device=x.device)[None] < end
-
-
-class MdlmLoop(BlockLoop):
-    """LLaDA's loop with blocks that are counted from the end of each row's own prompt, Long [B, 1]."""
-
-    options: MdlmDecoding
-
-    def __init__(
-        self, options: MdlmDecoding, engine: Engine, x: Tensor, lengths: Tensor, streams: Streams | None
-    ) -> None:
-        super().__init__(options, engine, x, 0, streams, True)
-        self.lengths = lengths
-        self.given &= self.columns < lengths + options.length
-
-    def run(self) -> Iterator[Step]:
-        """Block by block; the rows decide as many masks as each one's own schedule says."""
-        options, lengths, columns = self.options, self.lengths, self.columns
-        for block in range(options.blocks):
-            start, end = lengths + block * options.block, lengths + (block + 1) * options.block
-            own = (columns >= start) & (columns < end.minimum(lengths + options.length))
-            masks = ((self.x == self.engine.mask_id) & own).sum(1)
-            plans = [transfers(int(count), options.steps_per_block) for count in masks]
-            for number in range(max(map(len, plans))):
-                yield self.step(end, [plan[number] if number < len(plan) else 0 for plan in plans])
 
 
 def transfers(masks: int, steps: int, draw: Callable[[int, Tensor], int] | None = None) -> list[int]:

@@ -11,29 +11,108 @@ stream for every row each ends by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, until
-from sinkscope.decoding.blocks import Blocks, block_step, noisy, transferred
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.llada import REMASKING
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding
+from sinkscope.decoding.blocks import BlockLoop, noisy, transferred
 from sinkscope.decoding.mdlm import transfers
-from sinkscope.decoding.step import Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.step import Request, Step
 from sinkscope.models.model import Model
+
+
+class Bd3lmLoop(BlockLoop["Bd3lmDecoding"]):
+    """The BD3LM sampler."""
+
+    grows: ClassVar[bool] = True
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        x = super().first_state(ids)
+        x[:, self.prompt : self.prompt + self.options.block] = self.engine.mask_id
+        return x
+
+    def denoise(self) -> Iterator[Step]:
+        """Reads the prefix first: what is padding, and the positions, are those of now until the block is done."""
+        x, start, shifted = self.x, self.here.start, self.options.shifted
+        self.real = x != _pad(self.model)
+        self.engine.padding = int((~self.real[:, :start]).sum(1).max())
+        if start == self.prompt:
+            hidden = self.blocks.prefill(x, start, needed=shifted)
+        else:
+            hidden = self.blocks.store(x, start, self.alive, needed=shifted)
+        # Shifted models predict a token in the column before it: the block's first one comes from what was just read.
+        self.before = self.guided(hidden[:, -1:]) if shifted and hidden is not None else None
+        yield from super().denoise()
+
+    def seen(self, request: Request) -> dict[str, Any]:
+        """Padding, and the unconditional twin, whose prompt is masked."""
+        if not self.options.guided:
+            return {"real": self.real}
+        columns = torch.arange(self.x.shape[1], device=self.x.device)
+        prompt = (columns < self.prompt) & (self.x != _pad(self.model))
+        other = torch.where(prompt, self.engine.mask_id, self.x)[:, request.queries].clamp(min=0)
+        return {"real": self.real, "twin": (other, self.real[:, : request.queries.stop])}
+
+    def plan(self) -> Iterable[list[int]]:
+        """By each row's own schedule, or as it is drawn; rows may end in different steps."""
+        options, streams, draw = self.options, self.streams, None
+        plans = []
+        for row, masks in enumerate((self.x[:, self.here] == self.engine.mask_id).sum(1).tolist()):
+            if options.stochastic and streams is not None:
+                draw = partial(streams.binomial, row)
+            plans.append(transfers(masks, options.steps_in_block, draw))
+        steps = max(map(len, plans))
+        for number in range(steps):
+            self.last = number == steps - 1
+            yield [plan[number] if number < len(plan) else 0 for plan in plans]
+
+    def going(self, masked: Tensor, counts: list[int]) -> Tensor:
+        return self.alive & (torch.tensor(counts, device=masked.device) > 0) if self.alone else self.alive
+
+    def predict(self, going: Tensor) -> Tensor:
+        logits = self.guided(self.blocks.denoise(self.x, self.end, going, size=self.end - self.here.start))
+        return logits if self.before is None else torch.cat([self.before, logits[:, :-1]], 1)
+
+    def guided(self, hidden: Tensor) -> Tensor:
+        """Logits [B, n, V], guidance applied."""
+        logits = self.model.head(hidden)
+        if not self.options.guided:
+            return logits
+        conditional, unconditional = logits.chunk(2)
+        return unconditional + (self.options.cfg + 1) * (conditional - unconditional)
+
+    def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+        tokens, confidence = noisy(logits, self.options.temperature, self.streams, going)
+        if self.options.remasking == "random" and self.streams is not None:
+            confidence = self.streams.uniform(tuple(tokens.shape), torch.float32, going.tolist())
+        return tokens, confidence
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        return transferred(confidence, masked, counts)
+
+    def write(self, *choice: Tensor) -> Step:
+        """The masks of the next block belong to the state after the last step: the loop goes on from there."""
+        step = super().write(*choice)
+        if not self.last:
+            return step
+        ends = torch.tensor(self.model.ids.eos, dtype=torch.long, device=self.x.device)
+        ended = torch.isin(self.x[:, self.prompt : self.end], ends).any(1)
+        # The official loop ends a batch when all of its rows have ended; a row that runs alone ends by itself.
+        self.alive = self.alive & ~(ended if self.alone else ended.all())
+        self.x = self.x.clone()
+        self.x[self.alive, self.end : self.end + self.options.block] = self.engine.mask_id
+        return replace(step, after=self.x)
 
 
 @DECODINGS.add
 @dataclass(frozen=True)
-class Bd3lmDecoding(Decoding):
+class Bd3lmDecoding(BlockwiseDecoding):
     """The BD3LM sampler of A2D models.
 
     Attributes:
@@ -53,55 +132,34 @@ class Bd3lmDecoding(Decoding):
     steps: int = 128
     steps_per_block: int | None = None
     temperature: float = 0.0
-    remasking: str = "low_confidence"
+    remasking: Literal["low_confidence", "random"] = "low_confidence"
     cfg: float = 0.0
     stochastic: bool = False
     shifted: bool = False
 
     kind: ClassVar[str] = "bd3lm"
     families: ClassVar[tuple[str, ...]] = ("a2d",)
-    replayable: ClassVar[bool] = False
-    cached: ClassVar[bool | None] = True
-
-    def __post_init__(self) -> None:
-        for name in ("length", "block", "steps"):
-            whole(name, getattr(self, name), 1)
-        if self.steps_per_block is not None:
-            whole("steps_per_block", self.steps_per_block, 1)
-        at_least("temperature", self.temperature, 0.0)
-        at_least("cfg", self.cfg, 0.0)
-        one_of("remasking", self.remasking, REMASKING)
-        for name in ("stochastic", "shifted"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} should be true or false, got {getattr(self, name)!r}")
+    loop: ClassVar[type[Bd3lmLoop]] = Bd3lmLoop
 
     @property
-    def blocks(self) -> int:
-        """Blocks of the answer."""
-        return -(-self.length // self.block)
-
-    @property
-    def most_per_block(self) -> int:
-        """Steps of one block at most; one that decides nothing is left out."""
-        return min(self.steps_per_block or -(-self.steps // self.blocks), self.block)
+    def steps_in_block(self) -> int:
+        """Steps of one block; one that decides nothing is left out."""
+        return self.steps_per_block or -(-self.steps // self.blocks)
 
     @property
     def max_steps(self) -> int:
-        """Steps of all blocks at most."""
-        return self.most_per_block * self.blocks
+        return min(self.steps_in_block, self.block) * self.blocks
 
     @property
-    def passes(self) -> int:
-        """Steps, and one forward for every prefix."""
-        return (self.max_steps + self.blocks) * (2 if self.guided else 1)
+    def reads(self) -> int:
+        """Every prefix."""
+        return self.blocks
 
     @property
     def draws(self) -> bool:
-        """Where anything is drawn."""
-        return self.temperature > 0 or self.remasking == "random" or self.stochastic
+        return super().draws or self.stochastic
 
     def padded_length(self, length: int) -> int:
-        """Whole blocks."""
         return -(-length // self.block) * self.block
 
     def prompted(self, model: Model, prompts: Any) -> Any:
@@ -115,7 +173,7 @@ class Bd3lmDecoding(Decoding):
         )
 
     def laid_out(self, model: Model, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
-        """Prompts padded on the left to whole blocks of the longest one."""
+        """Padded on the left to whole blocks of the longest one."""
         pad = _pad(model)
         rows = [row if real is None else row[real[index]] for index, row in enumerate(ids)]
         columns = self.padded_length(max(map(len, rows)))
@@ -125,92 +183,8 @@ class Bd3lmDecoding(Decoding):
         valid = found != pad
         return found, None if bool(valid.all()) else valid
 
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The padded prompts with the first block of masks, and the loop."""
-        prompt = ids.shape[1]
-        x = ids.new_full((len(ids), prompt + self.length), -1)
-        x[:, :prompt] = ids
-        x[:, prompt : prompt + self.block] = engine.mask_id
-        return x, self._steps(engine, x, prompt, streams)
-
-    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
-        blocks, pad, mask_id = Blocks(engine, self.block), _pad(engine.model), engine.mask_id
-        ends = torch.tensor(engine.model.ids.eos, dtype=torch.long, device=x.device)
-        prompt_tokens = torch.zeros_like(x, dtype=torch.bool)
-        prompt_tokens[:, :prompt] = x[:, :prompt] != pad
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        alone = engine.prompts.alone
-        for start in range(prompt, x.shape[1], self.block):
-            end = min(start + self.block, x.shape[1])
-            real = x != pad
-            engine.padding = int((~real[:, :start]).sum(1).max())
-            asked = partial(self._request, x, prompt_tokens, mask_id, real)
-            read = (
-                blocks.prefill(x, start, self.shifted, **asked(slice(0, start)))
-                if start == prompt
-                else blocks.store(x, start, alive, self.shifted, **asked(slice(blocks.stored, start)))
-            )
-            # Shifted models predict a token in the column before it: the block's first one comes from what was just read.
-            before = self._logits(engine, read[:, -1:]) if self.shifted and read is not None else None
-            masks = (x[:, start:end] == mask_id).sum(1).tolist()
-            plans = [self._plan(row, count, streams) for row, count in enumerate(masks)]
-            for number in range(max(map(len, plans))):
-                counts = [plan[number] if number < len(plan) else 0 for plan in plans]
-                going = alive & (torch.tensor(counts, device=x.device) > 0) if alone else alive
-                if not bool(going.any()):
-                    break
-                seen = self._request(x, prompt_tokens, mask_id, real, slice(blocks.stored, end))
-                hidden = blocks.denoise(x, end, going, size=end - start, **seen)
-                logits = self._logits(engine, hidden)
-                if before is not None:
-                    logits = torch.cat([before, logits[:, :-1]], 1)
-                masked = x[:, start:end] == mask_id
-                tokens, confidence = noisy(logits, self.temperature, streams, going)
-                if self.remasking == "random" and streams is not None:
-                    confidence = streams.uniform(tuple(tokens.shape), torch.float32, going.tolist())
-                chosen, ties = transferred(confidence, masked, counts)
-                step = block_step(x, start, tokens, confidence, chosen, ties, going, mask_id)
-                last = all(number + 1 >= len(plan) for plan, row in zip(plans, alive.tolist(), strict=True) if row)
-                if last:
-                    ended = torch.isin(step.after[:, prompt:end], ends).any(1)
-                    # The official loop ends a batch when all of its rows have ended; a row that runs alone ends by itself.
-                    alive = alive & ~(ended if alone else ended.all())
-                    # The next block's masks belong to the state after this step: the loop goes on from there.
-                    after = step.after.clone()
-                    after[alive, end : end + self.block] = mask_id
-                    step = replace(step, after=after)
-                x = step.after
-                yield step
-            if not bool(alive.any()):
-                return
-
-    def _plan(self, row: int, masks: int, streams: Streams | None) -> list[int]:
-        """How many masks of a row each step of a block decides."""
-        steps = self.steps_per_block or -(-self.steps // self.blocks)
-        if not self.stochastic or streams is None:
-            return transfers(masks, steps)
-        return transfers(masks, steps, lambda left, due: streams.binomial(row, left, due))
-
-    def _request(self, x: Tensor, given: Tensor, mask_id: int, real: Tensor, queries: slice) -> dict[str, Any]:
-        """What a forward of these columns says of padding and of its unconditional twin."""
-        if not self.guided:
-            return {"real": real}
-        other = torch.where(given, mask_id, x)[:, queries].clamp(min=0)
-        return {"real": real, "twin": (other, real[:, : queries.stop])}
-
-    def _logits(self, engine: Engine, hidden: Tensor) -> Tensor:
-        """Logits [B, n, V], guidance applied."""
-        logits = engine.model.head(hidden)
-        if not self.guided:
-            return logits
-        conditional, unconditional = logits.chunk(2)
-        return unconditional + (self.cfg + 1) * (conditional - unconditional)
-
-    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
-        """Up to and including the first end token."""
-        return until(super().answer(model, sequence, start), model.ids.eos)
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        return model.ids.eos
 
 
 def _pad(model: Model) -> int:

@@ -10,24 +10,61 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Request, Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance
+from sinkscope.decoding.blocks import placed
+from sinkscope.decoding.step import Request, Step, step_of
 from sinkscope.models.mmada import codebook_size, image_offset
 from sinkscope.models.model import Model
 
 
-@dataclass(frozen=True)
-class ImageSlots:
-    """Where the picture is: columns first..last−1 of the sequence, whose ids are offset + code."""
+class ImageLoop(Loop["MmadaImageDecoding"]):
+    """The loop of `t2i_generate`, whose steps hold the codes [B, N] sampled for the whole picture."""
 
-    first: int
-    last: int
-    offset: int
-    codes: int
+    def first_state(self, ids: Tensor) -> Tensor:
+        """The given sequence."""
+        self.here, self.codes = self.options.slots(self.model, ids)
+        return ids
+
+    def run(self) -> Iterator[Step]:
+        """One step for each of the times."""
+        here, offset, mask_id, streams = self.here, self.codes.start, self.engine.mask_id, self.streams
+        scale = self.options.temperature
+        if streams is None:
+            raise RuntimeError("image decoding always draws")
+        for number in range(self.options.timesteps):
+            x, ratio = self.x, (number + 1) / self.options.timesteps
+            scale = scale * (1.0 - ratio)
+            spread = self.predict().softmax(-1)
+            unknown = x[:, here] == mask_id
+            drawn = streams.one_of_each(spread.flatten(0, 1), torch.ones_like(unknown)).view(unknown.shape)
+            codes = torch.where(unknown, drawn, x[:, here] - offset)
+            likely = chance(spread, codes)
+            likely = torch.where(unknown, likely, torch.finfo(likely.dtype).max)
+            masks = (unknown.shape[1] * torch.cos(math.pi * 0.5 * torch.tensor(ratio))).floor().to(x.device)
+            left = torch.minimum(unknown.sum(-1, keepdim=True) - 1, masks).clamp(min=1)
+            noise = streams.uniform((unknown.shape[0], unknown.shape[1]), likely.dtype)
+            confidence = _log(likely) + scale * -_log(-_log(noise))
+            again = confidence < confidence.sort(-1).values.gather(1, left.long())
+            self.x = x.clone()
+            self.x[:, here] = torch.where(again, mask_id, codes + offset)
+            yield step_of(
+                x, self.x, self.alive, mask_id, codes=codes,
+                confidence=placed(confidence.masked_fill(~unknown, float("nan")), x, here.start, float("nan")),
+                candidate=placed(torch.where(unknown, codes + offset, -1), x, here.start, -1),
+                decided=placed(unknown & ~again, x, here.start, False),
+            )  # fmt: skip
+
+    def predict(self) -> Tensor:
+        """Float [B, N, codes]: logits of the image codes in the image slots, guidance applied."""
+        here, head = self.here, self.model.head
+        if not self.options.guided or self.twin is None:
+            return head(self.engine.forward(Request(self.x))[:, here])[..., self.codes]
+        ids, real = self.twin
+        other = torch.cat([ids[:, : here.start], self.x[:, here.start :]], 1)
+        hidden, free = self.engine.forward(Request(self.x, twin=(other, real))).chunk(2)
+        guidance = self.options.guidance
+        return ((1 + guidance) * head(hidden[:, here]) - guidance * head(free[:, here]))[..., self.codes]
 
 
 @DECODINGS.add
@@ -55,36 +92,23 @@ class MmadaImageDecoding(Decoding):
     kind: ClassVar[str] = "mmada_image"
     families: ClassVar[tuple[str, ...]] = ("mmada",)
     replayable: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        whole("timesteps", self.timesteps, 1)
-        at_least("guidance", self.guidance, 0.0)
-        at_least("temperature", self.temperature, 0.0)
-        if self.offset is not None:
-            whole("offset", self.offset, 0)
+    draws: ClassVar[bool] = True
+    loop: ClassVar[type[ImageLoop]] = ImageLoop
 
     @property
     def max_steps(self) -> int:
-        """timesteps."""
         return self.timesteps
 
     @property
     def guided(self) -> bool:
-        """Above guidance 0."""
         return self.guidance > 0
 
-    @property
-    def draws(self) -> bool:
-        """Always: codes are sampled."""
-        return True
-
     def answer_columns(self, model: Model, ids: Tensor) -> tuple[int, int | None]:
-        """The image slots."""
-        slots = self.slots(model, ids)
-        return slots.first, slots.last
+        columns, _ = self.slots(model, ids)
+        return columns.start, columns.stop
 
-    def slots(self, model: Model, x: Tensor) -> ImageSlots:
-        """The image slots of a prompt: the mask tokens and image codes right before the closing token.
+    def slots(self, model: Model, x: Tensor) -> tuple[slice, slice]:
+        """Columns of the picture: the mask tokens and image codes right before the closing token; and the ids of its codes.
 
         Args:
             x: Long [B, S]: the whole sequence, image slots masked, one closing token at the end.
@@ -107,79 +131,7 @@ class MmadaImageDecoding(Decoding):
                 "text to image needs ids that hold the whole sequence: text, image slots filled with the mask token "
                 f"{mask_id}, and one closing token; found no masked slot before the last token"
             )
-        return ImageSlots(first, last, offset, codes)
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The given sequence, and the loop, whose steps hold the codes [B, N] sampled for the whole picture."""
-        if streams is None:
-            raise RuntimeError("image decoding always draws")
-        return ids, self._steps(engine, ids, streams, self.slots(engine.model, ids), twin)
-
-    def _steps(
-        self, engine: Engine, x: Tensor, streams: Streams, slots: ImageSlots, twin: Twin | None
-    ) -> Iterator[Step]:
-        size = slots.last - slots.first
-        scale = self.temperature
-        for i in range(self.timesteps):
-            ratio = (i + 1) / self.timesteps
-            scale = scale * (1.0 - ratio)
-            logits = self._logits(engine, x, slots, twin)
-            picture = x[:, slots.first : slots.last]
-            unknown = picture == engine.mask_id
-            spread = logits.softmax(-1)
-            everywhere = torch.ones_like(unknown)
-            drawn = streams.one_of_each(spread.reshape(-1, slots.codes), everywhere).view(unknown.shape)
-            codes = torch.where(unknown, drawn, picture - slots.offset)
-            chosen = spread.gather(-1, codes[..., None])[..., 0]
-            chosen = torch.where(unknown, chosen, torch.finfo(chosen.dtype).max)
-            portion = math.pi * 0.5 * torch.tensor(ratio)
-            masks = (size * torch.cos(portion)).floor().to(x.device)
-            left = torch.minimum(unknown.sum(-1, keepdim=True) - 1, masks).clamp(min=1)
-            noise = streams.uniform((unknown.shape[0], unknown.shape[1]), chosen.dtype)
-            confidence = _log(chosen) + scale * -_log(-_log(noise))
-            bound = confidence.sort(-1).values.gather(1, left.long())
-            again = confidence < bound
-            after = x.clone()
-            after[:, slots.first : slots.last] = torch.where(again, engine.mask_id, codes + slots.offset)
-            yield _image_step(x, after, engine.mask_id, unknown, confidence, codes, again, slots)
-            x = after
-
-    def _logits(self, engine: Engine, x: Tensor, slots: ImageSlots, twin: Twin | None) -> Tensor:
-        """Float [B, N, codes]: logits of the image codes in the image slots, guidance applied."""
-        here, those = slice(slots.first, slots.last), slice(slots.offset, slots.offset + slots.codes)
-        if self.guided and twin is not None:
-            ids, real = twin
-            other = torch.cat([ids[:, : slots.first], x[:, slots.first :]], 1)
-            hidden, free = engine.forward(Request(x, twin=(other, real))).chunk(2)
-            given, unconditional = engine.model.head(hidden[:, here]), engine.model.head(free[:, here])
-            logits = (1 + self.guidance) * given - self.guidance * unconditional
-        else:
-            logits = engine.model.head(engine.forward(Request(x))[:, here])
-        return logits[..., those]
-
-
-def _image_step(
-    x: Tensor,
-    after: Tensor,
-    mask_id: int,
-    unknown: Tensor,
-    confidence: Tensor,
-    codes: Tensor,
-    again: Tensor,
-    slots: ImageSlots,
-) -> Step:
-    here = slice(slots.first, slots.last)
-    seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
-    seen[:, here] = confidence.masked_fill(~unknown, float("nan"))
-    tokens = torch.full_like(x, -1)
-    tokens[:, here] = torch.where(unknown, codes + slots.offset, -1)
-    decided = torch.zeros_like(x, dtype=torch.bool)
-    decided[:, here] = unknown & ~again
-    ties = torch.zeros(len(x), dtype=torch.long)
-    alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-    return Step(x, after, x == mask_id, seen, tokens, decided, ties, alive, codes)
+        return slice(first, last), slice(offset, offset + codes)
 
 
 def _log(value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ row's end token does so for all rows, and all go on until each has one. With a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,21 +19,103 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import behind_a_prompt
-from sinkscope.base.checks import at_least, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, checked_ends, end_ids, even_plan, until
-from sinkscope.decoding.blocks import Blocks, block_step, complete, draw, noisy, store_step, transferred
-from sinkscope.decoding.causal import CausalDecoding
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, end_ids, even_plan, until
+from sinkscope.decoding.blocks import BlockLoop, complete, draw, noisy, transferred
+from sinkscope.decoding.causal import CausalDecoding, CausalLoop, one_of_all
 from sinkscope.decoding.parallel import confident
-from sinkscope.decoding.step import Request, Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.step import Request, Step, step_of
 from sinkscope.models.model import Model
+
+
+class NemotronLoop(BlockLoop["NemotronDecoding"]):
+    """The loop of `generate`; the prompt is read before the first step, whose block needs a seed."""
+
+    grows: ClassVar[bool] = True
+
+    def __init__(self, *group: Any) -> None:
+        super().__init__(*group)
+        ends = end_ids(self.options.eos, self.model)
+        self.ends = torch.tensor(ends, dtype=torch.long, device=self.x.device)
+        hidden = self.blocks.prefill(self.x, self.prompt, needed=self.options.causal_context)
+        self.open(self.x, self.prompt, hidden)
+
+    def seen(self, request: Request) -> dict[str, Any]:
+        """Prompt and finished blocks were read causally, or both ways; the active block sees all of itself."""
+        end, size, stored = request.end or request.queries.stop, self.options.block, request.cache is not None
+        if self.options.causal_context and request.kind != "denoise":
+            return {"block": None, "causal": True}
+        if stored:
+            return {"block": None, "pattern": None}
+        first, size_behind = (end - size, None) if self.options.causal_context else (self.prompt, size)
+        return {"block": None, "pattern": behind_a_prompt(first, end, size_behind, request.ids.device)}
+
+    def open(self, x: Tensor, start: int, hidden: Tensor | None) -> None:
+        """Write a new block in place, in rows that are alive: masks, the seed, and the end of thinking where it is due.
+
+        Args:
+            hidden: of the forward that read what stands before.
+        """
+        options, rows, seed = self.options, self.alive, None
+        if options.causal_context and hidden is not None:
+            logits = self.model.head(hidden[:, -1:])
+            warm = logits / options.temperature if options.temperature > 0 else logits
+            seed = draw(warm.softmax(-1) if self.streams is not None else warm, self.streams, rows)[:, 0]
+        if start == self.behind:
+            return  # it was drawn all the same
+        here = x[:, start : start + options.block]
+        here[rows] = self.engine.mask_id
+        if seed is not None:
+            here[:, 0] = torch.where(rows, seed, here[:, 0])
+        if options.max_thinking_tokens is not None and options.end_think_id is not None:
+            due = options.max_thinking_tokens - (start - self.prompt)
+            thinking = rows & ~(x[:, self.prompt : start] == options.end_think_id).any(1)
+            if due < options.block:
+                column = max(0, due)
+                here[:, column] = torch.where(thinking, options.end_think_id, here[:, column])
+
+    def plan(self) -> Iterable[list[int]]:
+        """One mask of each row in a step, as long as it has some."""
+        masks = (self.x[:, self.here] == self.engine.mask_id).sum(1).tolist()
+        return map(list, zip(*(even_plan(count, self.options.block) for count in masks), strict=True))
+
+    def going(self, masked: Tensor, counts: list[int]) -> Tensor:
+        return self.staying & (masked.any(1) if self.alone else masked.any())
+
+    def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
+        return noisy(logits, self.options.temperature, self.streams, going)
+
+    def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        if self.options.threshold is None:
+            return transferred(confidence, masked, counts)
+        chosen, ties = confident(confidence.masked_fill(~masked, float("-inf")), self.options.threshold, None)
+        return chosen, ties.cpu()
+
+    def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
+        ended = complete(self.x[:, self.here], self.ends, self.engine.mask_id) & going
+        self.staying = self.staying & ~(ended if self.alone else ended.any())
+        return False
+
+    def close(self) -> Iterable[Step]:
+        """A step, which also writes the seed of the next block."""
+        x, alive = self.x, self.alive
+        hidden = self.blocks.store(x, self.end, alive, needed=True, step=True)
+        after = x.clone()
+        finished = torch.isin(x[:, self.prompt : self.end], self.ends).any(1)
+        # The official loop draws a seed behind its last block too.
+        self.open(after, self.end, hidden)
+        self.alive = alive & ~(finished if self.alone else finished.all())
+        if not bool(self.alive.any()):
+            after = x
+        elif self.alone:
+            after = torch.where((alive & ~self.alive)[:, None], x, after)
+        self.x = after
+        return [step_of(x, after, alive, self.engine.mask_id, kind="store")]
 
 
 @DECODINGS.add
 @dataclass(frozen=True)
-class NemotronDecoding(Decoding):
+class NemotronDecoding(BlockwiseDecoding):
     """Nemotron-Labs-Diffusion's generate.
 
     Attributes:
@@ -62,130 +144,20 @@ class NemotronDecoding(Decoding):
     kind: ClassVar[str] = "nemotron"
     families: ClassVar[tuple[str, ...]] = ("nemotron",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
-    replayable: ClassVar[bool] = False
-    cached: ClassVar[bool | None] = True
     whole_blocks: ClassVar[bool] = True
+    loop: ClassVar[type[NemotronLoop]] = NemotronLoop
+    reads: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        for name in ("length", "block"):
-            whole(name, getattr(self, name), 1)
+        super().__post_init__()
         if self.length % self.block:
             raise InputError(f"length should be whole blocks of {self.block} tokens, got {self.length}")
-        if self.threshold is not None:
-            at_least("threshold", self.threshold, 0.0)
-        at_least("temperature", self.temperature, 0.0)
         check_thinking(self.max_thinking_tokens, self.end_think_id)
-        object.__setattr__(self, "eos", checked_ends(self.eos))
 
     @property
     def max_steps(self) -> int:
         """At most one for every token, and one that stores each block."""
-        return self.length + self.length // self.block
-
-    @property
-    def passes(self) -> int:
-        """Steps, and the prompt."""
-        return self.max_steps + 1
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The prompts with the first block, and the loop; the prompt has been read."""
-        prompt = ids.shape[1]
-
-        def seen(request: Request) -> dict[str, Any]:
-            end, stored = request.end or request.queries.stop, request.cache is not None
-            if not self.causal_context:
-                pattern = None if stored else behind_a_prompt(prompt, end, self.block, ids.device)
-                return {"block": None, "pattern": pattern}
-            if request.kind != "denoise":
-                return {"block": None, "causal": True}
-            pattern = None if stored else behind_a_prompt(end - self.block, end, None, ids.device)
-            return {"block": None, "pattern": pattern}
-
-        blocks = Blocks(engine, self.block, seen=seen)
-        x = ids.new_full((len(ids), prompt + self.length), -1)
-        x[:, :prompt] = ids
-        hidden = blocks.prefill(x, prompt, needed=self.causal_context)
-        everybody = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        self._open(x, prompt, prompt, engine, hidden, streams, everybody)
-        return x, self._steps(blocks, x, prompt, streams)
-
-    def _open(
-        self,
-        x: Tensor,
-        start: int,
-        prompt: int,
-        engine: Engine,
-        hidden: Tensor | None,
-        streams: Streams | None,
-        rows: Tensor,
-    ) -> None:
-        """Write a new block in place, in the rows Bool [B]: masks, the seed, and the end of thinking where it is due.
-
-        Args:
-            hidden: of the forward that read what stands before; None: blocks have no seed.
-        """
-        seed = None
-        if self.causal_context and hidden is not None:
-            logits = engine.model.head(hidden[:, -1:])
-            warm = logits / self.temperature if self.temperature > 0 else logits
-            seed = draw(warm.softmax(-1) if streams is not None else warm, streams, rows)[:, 0]
-        if start + self.block > x.shape[1]:
-            return  # it was drawn all the same
-        here = x[:, start : start + self.block]
-        here[rows] = engine.mask_id
-        if seed is not None:
-            here[:, 0] = torch.where(rows, seed, here[:, 0])
-        if self.max_thinking_tokens is not None and self.end_think_id is not None:
-            due = self.max_thinking_tokens - (start - prompt)
-            thinking = rows & ~(x[:, prompt:start] == self.end_think_id).any(1)
-            if due < self.block:
-                column = max(0, due)
-                here[:, column] = torch.where(thinking, self.end_think_id, here[:, column])
-
-    def _steps(self, blocks: Blocks, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
-        engine, mask_id = blocks.engine, blocks.engine.mask_id
-        ends = torch.tensor(end_ids(self.eos, engine.model), dtype=torch.long, device=x.device)
-        alone = engine.prompts.alone
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for start in range(prompt, prompt + self.length, self.block):
-            end = start + self.block
-            left = torch.zeros_like(alive)  # rows that an end token took out of this block
-            masks = (x[:, start:end] == mask_id).sum(1).tolist()
-            for counts in zip(*(even_plan(count, self.block) for count in masks), strict=True):
-                masked = x[:, start:end] == mask_id
-                going = alive & ~left
-                going = going & masked.any(1) if alone else going & bool(masked.any())
-                if not bool(going.any()):
-                    break
-                logits = engine.model.head(blocks.denoise(x, end, going))
-                tokens, confidence = noisy(logits, self.temperature, streams, going)
-                if self.threshold is None:
-                    chosen, ties = transferred(confidence, masked, counts)
-                else:
-                    scores = confidence.masked_fill(~masked, float("-inf"))
-                    chosen, found = confident(scores, self.threshold, None)
-                    ties = found.cpu()
-                step = block_step(x, start, tokens, confidence, chosen, ties, going, mask_id)
-                x = step.after
-                yield step
-                ended = complete(x[:, start:end], ends, mask_id) & going
-                left = left | ended if alone else left | ended.any()
-            hidden = blocks.store(x, end, alive, needed=True, step=True)
-            after = x.clone()
-            finished = torch.isin(x[:, prompt:end], ends).any(1)
-            goes_on = alive & ~finished if alone else alive & ~finished.all()
-            # The official loop draws a seed behind its last block too.
-            self._open(after, end, prompt, engine, hidden, streams, alive)
-            if not bool(goes_on.any()):
-                after = x
-            elif alone:
-                after = torch.where((alive & ~goes_on)[:, None], x, after)
-            yield store_step(x, after, alive, mask_id)
-            x, alive = after, goes_on
-            if not bool(alive.any()):
-                return
+        return self.length + self.blocks
 
     def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
         """Prompt and answer, cut behind the end token; of a batch behind the last row's, if every row has one."""
@@ -198,9 +170,28 @@ class NemotronDecoding(Decoding):
             cuts = [max(cuts) if ended else len(row) for row in rows]
         return [row[:cut] for row, cut in zip(rows, cuts, strict=True)]
 
-    def answer(self, model: Model, sequence: Tensor, start: int) -> Tensor:
-        """Up to and including the first end token."""
-        return until(super().answer(model, sequence, start), end_ids(self.eos, model))
+    def answer_ends(self, model: Model) -> tuple[int, ...]:
+        return end_ids(self.eos, model)
+
+
+class NemotronCausalLoop(CausalLoop):
+    """The loop of `ar_generate`."""
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely token, or one that is drawn; where it is due, the end of thinking."""
+        options, answer = self.options, self.x[:, self.prompt : self.column]
+        if self.streams is None:
+            token, confidence = super().choose(logits)
+        else:
+            token, confidence = one_of_all((logits / options.temperature).softmax(-1), self.streams)
+        if options.max_thinking_tokens is not None and answer.shape[1] >= options.max_thinking_tokens:
+            thinking = ~(answer == options.end_think_id).any(1)
+            token = torch.where(thinking, options.end_think_id, token)
+        return token, confidence
+
+    def ended(self, ends: Tensor) -> Tensor:
+        """Of a batch with one stream all rows at once, when each wrote an end token in the same step."""
+        return ends if self.alone else ends.all().expand_as(ends)
 
 
 @DECODINGS.add
@@ -216,31 +207,17 @@ class NemotronCausalDecoding(CausalDecoding):
     False
     """
 
-    length: int = 128
     temperature: float = 0.0
-    eos: str | int | tuple[int, ...] | None = "model"
     max_thinking_tokens: int | None = None
     end_think_id: int | None = None
 
     kind: ClassVar[str] = "nemotron_causal"
     families: ClassVar[tuple[str, ...]] = ("nemotron_causal", "nemotron")
+    loop: ClassVar[type[NemotronCausalLoop]] = NemotronCausalLoop
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("temperature", self.temperature, 0.0)
         check_thinking(self.max_thinking_tokens, self.end_think_id)
-
-    def settled(self, token: Tensor, answer: Tensor) -> Tensor:
-        """The end of thinking, where it is due."""
-        if self.max_thinking_tokens is None or self.end_think_id is None:
-            return token
-        due = answer.shape[1] >= self.max_thinking_tokens
-        thinking = due & ~(answer == self.end_think_id).any(1)
-        return torch.where(thinking, self.end_think_id, token)
-
-    def ended(self, ends: Tensor, alone: bool) -> Tensor:
-        """Of a batch with one stream all rows at once, when each wrote an end token in the same step."""
-        return ends if alone else ends.all().expand_as(ends)
 
     def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
         """Rows that had not ended before this step."""
@@ -250,20 +227,8 @@ class NemotronCausalDecoding(CausalDecoding):
         together = torch.isin(x[:, prompt : prompt + step], ends).all(0).any()
         return ~together.expand(len(x))
 
-    def choose(self, logits: Tensor, streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """The most likely token of each row of logits [B, V], or one that is drawn."""
-        if streams is None:
-            return super().choose(logits, streams)
-        spread = (logits / self.temperature).softmax(-1)
-        everybody = torch.ones(len(spread), 1, dtype=torch.bool, device=spread.device)
-        token = streams.one_of_each(spread, everybody)
-        return token, spread.gather(-1, token[:, None])[:, 0]
-
 
 def check_thinking(tokens: int | None, end_id: int | None) -> None:
     """Both options or none."""
     if (tokens is None) != (end_id is None):
         raise InputError("max_thinking_tokens and end_think_id go together: give both or none")
-    if tokens is not None:
-        whole("max_thinking_tokens", tokens, 0)
-        whole("end_think_id", end_id, 0)

@@ -12,83 +12,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of, share, whole
-from sinkscope.decoding.base import DECODINGS, select
-from sinkscope.decoding.dream import ALGORITHMS, DreamDecoding, DreamLoop, placed
-from sinkscope.decoding.step import Request, Step
+from sinkscope.decoding.base import CHECKS, DECODINGS, select
+from sinkscope.decoding.dream import DreamDecoding, DreamLoop, spread_out
+from sinkscope.decoding.step import Request, Step, step_of
 from sinkscope.decoding.streams import Streams
 
 EPS = 1e-3
 """Where the time schedule ends."""
-
-
-@DECODINGS.add
-@dataclass(frozen=True)
-class OpenDcoderDecoding(DreamDecoding):
-    """Open-dCoder's diffusion_generate.
-
-    Attributes:
-        algorithm: Dream's, or p2: in every step all answer positions are scored,
-            the least confident become masks again, and the other masks are written.
-        top_k: None or 0: off. alg_temp: above 0 positions are drawn by Gumbel noise on confidence / alg_temp (not with p2).
-
-    >>> ss.OpenDcoderDecoding(length=32, steps=16, algorithm="p2").steps
-    16
-    """
-
-    steps: int = 128
-    algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "p2"] = "entropy"  # type: ignore[assignment]
-
-    eps: ClassVar[float] = EPS  # type: ignore[misc]
-    threshold: ClassVar[float | None] = None  # type: ignore[misc]
-    factor: ClassVar[float | None] = None  # type: ignore[misc]
-    kind: ClassVar[str] = "open_dcoder"
-    families: ClassVar[tuple[str, ...]] = ("open_dcoder",)
-    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32}
-
-    def __post_init__(self) -> None:
-        whole("length", self.length, 1)
-        whole("steps", self.steps, 1)
-        one_of("algorithm", self.algorithm, (*ALGORITHMS, "p2"))
-        at_least("temperature", self.temperature, 0.0)
-        if self.top_p is not None:
-            share("top_p", self.top_p, "; leave it out to keep all tokens")
-        if self.top_k is not None:
-            whole("top_k", self.top_k, 0)
-        if self.alg_temp is not None:
-            at_least("alg_temp", self.alg_temp, 0.0)
-
-    @property
-    def edits(self) -> bool:
-        """With p2 tokens may become masks again."""
-        return self.algorithm == "p2"
-
-    @property
-    def loop(self) -> type[DreamLoop]:
-        """Dream's, with other schedules."""
-        return OpenDcoderLoop
-
-    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
-        """As Dream's; confidence in the dtype of the logits, but for p2."""
-        candidate, confidence = super().sample(logits, streams, where)
-        return candidate, confidence if self.algorithm == "p2" else confidence.to(logits.dtype)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """As Dream's, but the softmax is in float32."""
-        return self.truncated(logits).float().softmax(-1)
-
-    def negative_entropy(self, spread: Tensor) -> Tensor:
-        """Σ p log p of each row of Float [N, V], with another floor than Dream's."""
-        return (spread * spread.clamp(min=1e-10).log()).sum(-1)
-
-    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
-        if not self.alg_temp or streams is None or not any(counts):
-            return select(scores, counts)
-        shape, rows = (scores.shape[0], scores.shape[1]), [count > 0 for count in counts]
-        noise = streams.uniform(shape, scores.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
-        chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
-        return chosen, torch.zeros(len(scores), dtype=torch.long)
 
 
 class OpenDcoderLoop(DreamLoop):
@@ -134,7 +64,60 @@ class OpenDcoderLoop(DreamLoop):
         again = (rank < counts[:, None]) & self.alive[:, None]
         after = torch.where(masked & ~again & self.alive[:, None], candidate, x)
         after = torch.where(again, mask_id, after)
-        tokens, seen = placed(x, masked, candidate[masked], confidence[masked])
-        decided = (after != x) & (after != mask_id)
-        ties = torch.zeros(len(x), dtype=torch.long)
-        return Step(x, after, masked, seen, tokens, decided, ties, self.alive)
+        tokens, seen = spread_out(x, masked, candidate[masked], confidence[masked])
+        return step_of(x, after, self.alive, mask_id, confidence=seen, candidate=tokens)
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class OpenDcoderDecoding(DreamDecoding):
+    """Open-dCoder's diffusion_generate.
+
+    Attributes:
+        algorithm: Dream's, or p2: in every step all answer positions are scored,
+            the least confident become masks again, and the other masks are written.
+        top_k: None or 0: off. alg_temp: above 0 positions are drawn by Gumbel noise on confidence / alg_temp (not with p2).
+
+    >>> ss.OpenDcoderDecoding(length=32, steps=16, algorithm="p2").steps
+    16
+    """
+
+    steps: int = 128
+    algorithm: Literal["origin", "maskgit_plus", "topk_margin", "entropy", "p2"] = "entropy"  # type: ignore[assignment]
+
+    eps: ClassVar[float] = EPS  # type: ignore[misc]
+    threshold: ClassVar[float | None] = None  # type: ignore[misc]
+    factor: ClassVar[float | None] = None  # type: ignore[misc]
+    kind: ClassVar[str] = "open_dcoder"
+    families: ClassVar[tuple[str, ...]] = ("open_dcoder",)
+    brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32}
+
+    loop: ClassVar[type[OpenDcoderLoop]] = OpenDcoderLoop
+    checks: ClassVar[Mapping[str, Any]] = CHECKS
+
+    @property
+    def edits(self) -> bool:
+        """With p2 tokens may become masks again."""
+        return self.algorithm == "p2"
+
+    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
+        """As Dream's; confidence in the dtype of the logits, but for p2."""
+        candidate, confidence = super().sample(logits, streams, where)
+        return candidate, confidence if self.algorithm == "p2" else confidence.to(logits.dtype)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """As Dream's, but the softmax is in float32."""
+        return self.truncated(logits).float().softmax(-1)
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V], with another floor than Dream's."""
+        return (spread * spread.clamp(min=1e-10).log()).sum(-1)
+
+    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
+        """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
+        if not self.alg_temp or streams is None or not any(counts):
+            return select(scores, counts)
+        shape, rows = (scores.shape[0], scores.shape[1]), [count > 0 for count in counts]
+        noise = streams.uniform(shape, scores.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
+        chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
+        return chosen, torch.zeros(len(scores), dtype=torch.long)

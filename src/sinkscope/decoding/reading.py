@@ -1,27 +1,105 @@
-"""Readings: a given text is not generated but read, and the model's probability of its tokens is measured.
+"""Texts that are given: read in one forward to record its attention, or read for the model's probability of their tokens.
 
-They stand beside the decodings, because a study treats both alike: options with a name and a JSON form, part of a result's
+ids = model.tokenizer("The capital of France is").input_ids
+ss.generate(model, [ids], ss.GivenText(), capture=True).trace
+
+Readings stand beside the decodings, because a study treats both alike: options with a name and a JSON form, part of a result's
 identity. `sinkscope.tasks.likelihood` does the reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding
-
-if TYPE_CHECKING:
-    from sinkscope.decoding.engine import Engine
-    from sinkscope.decoding.step import Step, Twin
-    from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, default_decoding
+from sinkscope.decoding.causal import next_logits
+from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.step import NO_MASK, Request, Step, step_of
+from sinkscope.models.family import FAMILIES
+from sinkscope.models.model import Model
 
 CAUSAL = "causal"
+
+
+class OneStep(Loop["GivenText"]):
+    """The text, and its one step."""
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        return ids
+
+    def run(self) -> Iterator[Step]:
+        self.options.read(self.engine, self.x)
+        yield step_of(self.x, self.x, self.alive, NO_MASK)
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class GivenText(Decoding):
+    """One step, in which the model reads the whole text: the prefill of a causal model, a forward without masks of the others.
+
+    >>> ids = [[5, 9, 2, 30, 41]]
+    >>> run = ss.generate("organism/causal", ids, ss.GivenText(), capture=ss.Capture())
+    >>> len(run), run.sequences.tolist() == ids, dict(run.trace.dataset["received"].sizes)["step"]
+    (1, True, 1)
+    """
+
+    kind: ClassVar[str] = "given"
+    families: ClassVar[tuple[str, ...]] = ("causal", "llada", "dream", "mmada")
+    replayable: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+    max_steps: ClassVar[int] = 1
+    loop: ClassVar[type[OneStep]] = OneStep
+
+    @classmethod
+    def fits(cls, family: str) -> bool:
+        """All families whose attention does not stand in blocks."""
+        return family in FAMILIES and not FAMILIES[family].blocks
+
+    def read(self, engine: Engine, ids: Tensor) -> None:
+        """The one forward of Long [B, S]."""
+        if engine.model.spec.causal:
+            next_logits(engine, ids, ids.shape[1], 0, engine.model.new_cache())
+        else:
+            engine.forward(Request(ids))
+
+
+@DECODINGS.add
+@dataclass(frozen=True)
+class GivenBlocks(GivenText):
+    """The same where attention stands in blocks; the last of them counts as the active one.
+
+    Attributes:
+        block: tokens in a block.
+    """
+
+    block: int = 32
+
+    kind: ClassVar[str] = "given-blocks"
+    families: ClassVar[tuple[str, ...]] = ("llada2", "sdar", "fast_dllm_v2")
+    cached: ClassVar[bool | None] = False
+
+    @classmethod
+    def fits(cls, family: str) -> bool:
+        """All families whose attention stands in blocks."""
+        return family in FAMILIES and FAMILIES[family].blocks
+
+    def read(self, engine: Engine, ids: Tensor) -> None:
+        active = (ids.shape[1] - 1) % self.block + 1
+        engine.forward(Request(ids, queries=slice(0, ids.shape[1]), active=active, block=self.block))
+
+
+def given_text(model: Model) -> Decoding:
+    """What reads a given text with a model."""
+    if not model.spec.blocks:
+        return GivenText()
+    return GivenBlocks(int(getattr(default_decoding(model.family), "block", 32)))
 
 
 @dataclass(frozen=True)
@@ -38,10 +116,12 @@ class Reading(Decoding):
 
     replayable: ClassVar[bool] = False
     generates: ClassVar[bool] = False
+    new_tokens: ClassVar[int] = 0
+    checks: ClassVar[Mapping[str, Any]] = {**CHECKS, "length": partial(whole, least=2)}
 
     def __post_init__(self) -> None:
-        whole("length", self.length, 2)
-        if self.scored is not None and whole("scored", self.scored, 1) >= self.length:
+        super().__post_init__()
+        if self.scored is not None and self.scored >= self.length:
             raise InputError(
                 f"scored is {self.scored} of {self.length} tokens: at least one token must stand before the scored ones"
             )
@@ -57,14 +137,7 @@ class Reading(Decoding):
         return self.length - self.targets
 
     @property
-    def new_tokens(self) -> int:
-        """None: nothing is generated."""
-        return 0
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Refused: nothing is generated."""
+    def loop(self) -> type[Loop[Any]]:
         raise InputError(
             f"{type(self).__name__} reads a text and generates none; use it with ss.evaluate(model, 'text')"
         )
@@ -136,7 +209,6 @@ class MaskedReading(_DiffusionReading):
         super().__post_init__()
         if self.share is not None:
             share("share", self.share)
-        whole("masks", self.masks, 1)
 
     @property
     def max_steps(self) -> int:
@@ -166,12 +238,7 @@ class DenoisingReading(_DiffusionReading):
     kind: ClassVar[str] = "denoising-reading"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         object.__setattr__(self, "steps", self.targets if self.steps is None else self.steps)
-        if whole("steps", self.steps, 1) > self.targets:
+        super().__post_init__()
+        if self.steps > self.targets:
             raise InputError(f"steps is {self.steps}, but only {self.targets} tokens are scored")
-
-    @property
-    def max_steps(self) -> int:
-        """As given."""
-        return self.steps

@@ -15,11 +15,85 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, share, whole
-from sinkscope.decoding.base import DECODINGS, Decoding
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Request, Step, Twin
-from sinkscope.decoding.streams import Streams
+from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance
+from sinkscope.decoding.blocks import top_k_of, top_p_of
+from sinkscope.decoding.step import Request, Step, step_of
+
+
+class Rnd1Loop(Loop["Rnd1Decoding"]):
+    """The loop of `diffusion_sample`."""
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        """Prompts followed by masks and a pad token."""
+        state = torch.nn.functional.pad(ids, (0, self.options.length), value=self.engine.mask_id)
+        return torch.nn.functional.pad(state, (0, 1), value=self.model.ids.pad or 0)
+
+    def run(self) -> Iterator[Step]:
+        """Step by step, until no position is open."""
+        options, mask_id, columns = (
+            self.options,
+            self.engine.mask_id,
+            torch.arange(self.x.shape[1], device=self.x.device),
+        )
+        open_ = ((columns >= self.prompt) & (columns < self.prompt + options.length)).expand_as(self.x)
+        for left in range(options.steps - 1, -1, -1):
+            alive, x = open_.any(1), self.x
+            if not bool(alive.any()):
+                return
+            tokens, scores, entropy = self.score(self.predict(alive), alive)
+            rows = [self.written(open_[[row]], scores[[row]], entropy[[row]], left) for row in range(len(x))]
+            written = torch.stack(rows) & open_ & alive[:, None]
+            self.x, open_ = torch.where(written, tokens, x), open_ & ~written
+            others = x != mask_id
+            yield step_of(
+                x, self.x, alive, mask_id, candidate=tokens.masked_fill(others, -1), decided=written & (tokens != mask_id),
+                confidence=(-entropy if options.eb_gamma is None else scores).float().masked_fill(others, float("nan")),
+            )  # fmt: skip
+
+    def predict(self, alive: Tensor) -> Tensor:
+        """Log-probabilities [B, S, V] of what stands behind each position, after temperature, top_k and top_p."""
+        logits = self.model.head(self.engine.forward(Request(self.x, alive))) / max(self.options.temperature, 1e-8)
+        # Officially moved after the first was let in: the two most likely tokens always stay.
+        return top_p_of(top_k_of(logits, self.options.top_k, exact=True), self.options.top_p, least=2).log_softmax(-1)
+
+    def score(self, logp: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """For every position but the first a token Long [B, S], its log-probability, and the entropy."""
+        x = self.x
+        if self.options.greedy or self.streams is None:
+            token = logp.argmax(-1)
+        else:
+            where = alive[:, None].expand(x.shape)
+            token = x.clone()
+            # The distribution that torch's Categorical makes of these logits.
+            drawn = (logp[where] - logp[where].logsumexp(-1, keepdim=True)).softmax(-1)
+            token[where] = self.streams.one_of_each(drawn, where)
+        score, entropy = chance(logp, token), -(logp.exp() * logp).sum(-1)
+        lowest = torch.finfo(score.dtype).min
+        tokens, scores, entropies = x.clone(), torch.full_like(score, lowest), torch.zeros_like(entropy)
+        tokens[:, 1:], scores[:, 1:], entropies[:, 1:] = token[:, :-1], score[:, :-1], entropy[:, :-1]
+        return tokens, scores, entropies
+
+    def written(self, open_: Tensor, scores: Tensor, entropy: Tensor, left: int) -> Tensor:
+        """Bool [S]: what a row writes, from [1, S] each: open positions, log-probabilities and entropies.
+
+        Args:
+            left: steps that follow.
+        """
+        if not left:
+            return open_[0]
+        picked = torch.zeros_like(open_[0])
+        largest = torch.finfo(scores.dtype).max
+        if self.options.eb_gamma is not None:
+            order = torch.sort((-scores).masked_fill(~open_, largest), dim=-1).indices
+            ordered = entropy.gather(1, order)
+            within = (ordered.cumsum(-1) - ordered.cummax(-1).values) <= self.options.eb_gamma
+            picked[order[0, : int(within.sum())]] = True
+            return picked
+        # As many as officially, in float32, of all that were open at the beginning.
+        count = int((torch.tensor([self.options.length]) * (left / self.options.steps)).long())
+        if count:
+            picked[torch.topk(entropy.masked_fill(~open_, -largest), count, dim=-1).indices[0]] = True
+        return ~picked
 
 
 @DECODINGS.add
@@ -49,105 +123,13 @@ class Rnd1Decoding(Decoding):
     families: ClassVar[tuple[str, ...]] = ("rnd1",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32}
     replayable: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        whole("length", self.length, 1)
-        whole("steps", self.steps, 1)
-        at_least("temperature", self.temperature, 0.0)
-        if self.top_k is not None:
-            whole("top_k", self.top_k, 0)
-        if self.top_p is not None:
-            share("top_p", self.top_p, "; leave it out to keep all tokens")
-        if self.eb_gamma is not None:
-            at_least("eb_gamma", self.eb_gamma, 0.0)
+    loop: ClassVar[type[Rnd1Loop]] = Rnd1Loop
 
     @property
     def draws(self) -> bool:
-        """Unless greedy."""
         return not self.greedy
 
     @property
     def new_tokens(self) -> int:
         """The answer, and the column that is kept for an end token."""
         return self.length + 1
-
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """Prompts followed by masks and a pad token, and the loop."""
-        state = torch.nn.functional.pad(ids, (0, self.length), value=engine.mask_id)
-        state = torch.nn.functional.pad(state, (0, 1), value=engine.model.ids.pad or 0)
-        return state, self._steps(engine, state, ids.shape[1], streams)
-
-    def _steps(self, engine: Engine, x: Tensor, prompt: int, streams: Streams | None) -> Iterator[Step]:
-        columns = torch.arange(x.shape[1], device=x.device)
-        open_ = ((columns >= prompt) & (columns < prompt + self.length)).expand_as(x)
-        for left in range(self.steps - 1, -1, -1):
-            alive = open_.any(1)
-            if not bool(alive.any()):
-                return
-            tokens, scores, entropy = self._predictions(engine, x, streams, alive)
-            written = torch.stack(
-                [self._written(open_[[row]], scores[[row]], entropy[[row]], left) for row in range(len(x))]
-            )
-            written = written & open_ & alive[:, None]
-            after = torch.where(written, tokens, x)
-            masked = x == engine.mask_id
-            seen = (-entropy if self.eb_gamma is None else scores).float().masked_fill(~masked, float("nan"))
-            decided = written & (tokens != engine.mask_id)
-            ties = torch.zeros(len(x), dtype=torch.long)
-            yield Step(x, after, masked, seen, tokens.masked_fill(~masked, -1), decided, ties, alive)
-            x, open_ = after, open_ & ~written
-
-    def _written(self, open_: Tensor, scores: Tensor, entropy: Tensor, left: int) -> Tensor:
-        """Bool [S]: what a row writes, from [1, S] each: open positions, log-probabilities and entropies.
-
-        Args:
-            left: steps that follow.
-        """
-        if not left:
-            return open_[0]
-        picked = torch.zeros_like(open_[0])
-        largest = torch.finfo(scores.dtype).max
-        if self.eb_gamma is not None:
-            order = torch.sort((-scores).masked_fill(~open_, largest), dim=-1).indices
-            ordered = entropy.gather(1, order)
-            within = (ordered.cumsum(-1) - ordered.cummax(-1).values) <= self.eb_gamma
-            picked[order[0, : int(within.sum())]] = True
-            return picked
-        # As many as officially, in float32, of all that were open at the beginning.
-        count = int((torch.tensor([self.length]) * (left / self.steps)).long())
-        if count:
-            picked[torch.topk(entropy.masked_fill(~open_, -largest), count, dim=-1).indices[0]] = True
-        return ~picked
-
-    def _predictions(
-        self, engine: Engine, x: Tensor, streams: Streams | None, alive: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """For every position but the first a token Long [B, S], its log-probability, and the entropy."""
-        logits = engine.model.head(engine.forward(Request(x, alive))) / max(self.temperature, 1e-8)
-        if self.top_k:
-            best = torch.topk(logits, min(self.top_k, logits.shape[-1]), dim=-1)
-            logits = torch.full_like(logits, float("-inf")).scatter_(-1, best.indices, best.values)
-        if self.top_p is not None and 0 < self.top_p < 1:
-            ordered, order = torch.sort(logits, descending=True, dim=-1)
-            outside = ordered.softmax(-1).cumsum(-1) > self.top_p
-            # Officially moved after the first was let in: the two most likely tokens always stay.
-            outside = torch.cat([torch.zeros_like(outside[..., :2]), outside[..., 1:-1]], -1)
-            logits = logits.masked_fill(torch.zeros_like(outside).scatter_(-1, order, outside), float("-inf"))
-        logp = logits.log_softmax(-1)
-        spread = logp.exp()
-        if self.greedy or streams is None:
-            token = logp.argmax(-1)
-        else:
-            where = alive[:, None].expand(x.shape)
-            token = x.clone()
-            # The distribution that torch's Categorical makes of these logits.
-            drawn = (logp[where] - logp[where].logsumexp(-1, keepdim=True)).softmax(-1)
-            token[where] = streams.one_of_each(drawn, where)
-        score = logp.gather(-1, token[..., None])[..., 0]
-        entropy = -(spread * logp).sum(-1)
-        lowest = torch.finfo(score.dtype).min
-        tokens, scores, entropies = x.clone(), torch.full_like(score, lowest), torch.zeros_like(entropy)
-        tokens[:, 1:], scores[:, 1:], entropies[:, 1:] = token[:, :-1], score[:, :-1], entropy[:, :-1]
-        return tokens, scores, entropies

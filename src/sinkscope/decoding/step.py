@@ -178,6 +178,25 @@ class Step:
     fresh: Tensor | None = None
 
 
+NO_MASK = -2
+"""An id that no state holds, for loops without a mask token."""
+
+
+def step_of(before: Tensor, after: Tensor, alive: Tensor, mask_id: int, **told: Any) -> Step:
+    """A step of which only this much is told: masks are the mask tokens, what changed into another token was decided, nothing
+    tied, and there are no other candidates, nor confidence in them.
+    """
+    usual: dict[str, Callable[[], Tensor]] = {
+        "masked": lambda: before == mask_id,
+        "confidence": lambda: torch.full(before.shape, float("nan"), device=before.device),
+        "candidate": lambda: torch.full_like(before, -1),
+        "decided": lambda: (after != before) & (after != mask_id),
+        "ties": lambda: torch.zeros(len(before), dtype=torch.long),
+    }
+    left_out = {name: value() for name, value in usual.items() if name not in told}
+    return Step(**{"before": before, "after": after, "alive": alive, **left_out, **told})
+
+
 @dataclass(frozen=True)
 class Prompts:
     """The prompts of a batch, as a loop sees them.
