@@ -69,7 +69,6 @@ READ = {
     "generation/timing.py": (1, "the name of a type of torch"),
     "inspection/lens.py": (1, "parts of a tensor"),
     "inspection/tuned_lens.py": (1, "the name of a type of torch"),
-    "report/figures/__init__.py": (1, "file and function of a figure"),
     "report/figures/look.py": (1, "the name of a model, which people write"),
     "report/live.py": (2, "a request of a browser"),
     "report/study/charts.py": (7, "an SVG of matplotlib"),

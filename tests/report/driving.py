@@ -41,7 +41,7 @@ def error(page: Browser) -> float:
 
 def centre(page: Browser, selector: str, x: float = 0.5, y: float = 0.5) -> tuple[float, float]:
     """A point of an element, by shares of its width and height, scrolled into view."""
-    page.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+    page.js(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center', behavior: 'instant'}})")
     box = page.js(
         f"(() => {{ const b = document.querySelector({selector!r}).getBoundingClientRect();"
         " return [b.x, b.y, b.width, b.height]; })()"

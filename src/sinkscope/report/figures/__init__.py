@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from sinkscope.report.figures.look import PaperFigure
 
 FIGURES = {
-    "figure_1": "heat_map.plot_heat_map", "figure_3": "score_histogram.plot_score_histogram",
-    "figure_4": "map_figures.plot_moving_sink", "figure_5": "layer_head.plot_layer_head",
-    "figure_6": "map_figures.plot_split_sinks", "figure_7": "sink_path.plot_sink_path",
-    "figure_8": "map_figures.plot_fixed_sink", "figure_9": "score_histogram.plot_score_histograms",
-    "figure_10": "filtered_share.plot_filtered_share",
+    "figure_1": ("heat_map", "plot_heat_map"), "figure_3": ("score_histogram", "plot_score_histogram"),
+    "figure_4": ("map_figures", "plot_moving_sink"), "figure_5": ("layer_head", "plot_layer_head"),
+    "figure_6": ("map_figures", "plot_split_sinks"), "figure_7": ("sink_path", "plot_sink_path"),
+    "figure_8": ("map_figures", "plot_fixed_sink"), "figure_9": ("score_histogram", "plot_score_histograms"),
+    "figure_10": ("filtered_share", "plot_filtered_share"),
 }  # fmt: skip
 """Number in the paper → file and function. Figure 2 is a drawing of decoding orders and shows no data."""
 
@@ -42,7 +42,7 @@ IN_MEMORY = 2**29
 def make(name: str, source: Any, **options: Any) -> PaperFigure:
     """One figure. source: a trace, or {name: trace}; options: those of its function."""
     check_names([name])
-    file, function = FIGURES[name].split(".")
+    file, function = FIGURES[name]
     figure: PaperFigure = getattr(import_module(f"{__name__}.{file}"), function)(source, **options)
     return figure
 
