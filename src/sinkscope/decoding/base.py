@@ -61,7 +61,7 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
     **_each(partial(whole, least=0), "max_thinking_tokens end_think_id"),
     **_each(partial(at_least, least=0.0), "temperature cfg guidance threshold editing_threshold confidence_threshold"),
     **_each(partial(at_least, least=0.0), "t_min t_max entropy_bound alg_temp eb_gamma"),
-    "top_p": partial(share, hint="; leave it out to keep all tokens"),
+    "top_p": partial(share, hint="; 1.0 keeps all tokens, leave it out for what is usual"),
     "eos": checked_ends,
 }
 """Option → what checks it where it is set, and gives it in the form that is kept. The same word means the same in all loops."""
@@ -406,14 +406,6 @@ def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
 def chance(spread: Tensor, tokens: Tensor) -> Tensor:
     """The probability of tokens Long [...] in Float [..., V]."""
     return spread.gather(-1, tokens[..., None])[..., 0]
-
-
-def marked(positions: list[Tensor], like: Tensor) -> Tensor:
-    """Bool [B, S]: True at the positions Long [count] of each row."""
-    chosen = torch.zeros_like(like, dtype=torch.bool)
-    for row, columns in enumerate(positions):
-        chosen[row, columns] = True
-    return chosen
 
 
 def _name_of(thing: object) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, marked, select, shifted
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, select, shifted
 from sinkscope.decoding.blocks import top_k_of, top_p_of
 from sinkscope.decoding.parallel import check_parallel, confident, later_option
 from sinkscope.decoding.step import Request, Step, Wanted, step_of
@@ -185,7 +185,9 @@ class DreamDecoding(Decoding):
             return confident(scores, self.threshold, self.factor)
         if self.alg_temp and streams is not None:
             spread = (scores / self.alg_temp).softmax(-1)
-            chosen = marked(streams.some_without_replacement(spread, counts), scores)
+            chosen = torch.zeros_like(scores, dtype=torch.bool)
+            for row, columns in enumerate(streams.some_without_replacement(spread, counts)):
+                chosen[row, columns] = True
             return chosen, torch.zeros(len(scores), dtype=torch.long)
         return select(scores, counts)
 

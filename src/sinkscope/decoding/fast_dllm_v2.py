@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sinkscope.base.checks import share, whole
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import CHECKS, DECODINGS, BlockwiseDecoding, chance, until
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, until
 from sinkscope.decoding.blocks import BlockLoop, complete, draw, top_p_of
 from sinkscope.decoding.step import Step, step_of
 from sinkscope.models.fast_dllm_v2 import BLOCK
@@ -186,7 +185,6 @@ class FastDllmDecoding(BlockwiseDecoding):
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     loop: ClassVar[type[FastDllmLoop]] = FastDllmLoop
     reads: ClassVar[int] = 1
-    checks: ClassVar[Mapping[str, Any]] = {**CHECKS, "top_p": partial(share, hint="; 1.0 keeps all tokens")}
 
     def __post_init__(self) -> None:
         super().__post_init__()
