@@ -100,6 +100,17 @@ def test_later_generations_replay_as_soon_as_they_can(
     assert counts[1] == (0, forwards - plain)
 
 
+def test_kinds_that_take_turns_share_the_state(played: Played) -> None:  # noqa: F811
+    """Partial steps, of which every second is recorded: what a full forward chooses anew goes into the memory of both graphs."""
+    model, mask = ss.load(GOLDEN / "llada" / "checkpoint"), torch.ones(3, 13, dtype=torch.long)
+    mask[1, :4] = 0
+    options: dict[str, Any] = {"reuse": "prefix:block", "capture": ss.Capture(every=2), "attention_mask": mask}
+    runs = [
+        lambda seed=seed: ss.generate(model, prompt(seed), ss.LladaDecoding(24, 24, 8), **options) for seed in (1, 2)
+    ]
+    assert counted(played, *runs) == [(2, 19), (0, 21)]
+
+
 def test_graphs_of_shorter_states_go_where_they_hold_too_much(
     played: Played, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip

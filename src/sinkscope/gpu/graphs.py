@@ -122,12 +122,9 @@ class Graphs:
         if self._known.bundles and _is_short_of_memory(device):
             drop_unused()
         self._bundle: Bundle | None = None
-        self._bound: set[Kind] = (
-            set()
-        )  # kinds whose graphs this generation uses, so that its state lies in their memory
-        self._ready: dict[
-            Kind, Captured
-        ] = {}  # of these, since when nothing was launched that may have moved the state
+        # Kinds whose graphs this generation uses, and of these the graphs in whose memory the state lies.
+        self._bound: set[Kind] = set()
+        self._ready: dict[Kind, Captured] = {}
         self._met: dict[Kind, int] = {}
         self._like: Hashable = None
         self._collected = self._full = False
@@ -180,13 +177,11 @@ class Graphs:
         bundles = self._known.bundles[::-1] if self._bundle is None else [self._bundle]
         for bundle in [one for one in bundles if kind in one.graphs and one.network == self._network_like()]:
             graph = bundle.graphs[kind]
-            others = [bundle.graphs[one] for one in self._bound - {kind}]
-            bound = [memory for other in others for memory in other.before.memory]
-            if not state.equals(graph.before) or not state.moves_into(graph.before, bound):
+            if not state.equals(graph.before) or not state.moves_into(graph.before):
                 continue
             if self._bundle is None:
                 self._known.bundles.remove(bundle)
-            if state.move_into(graph.before) or not graph.steady:
+            if not graph.steady or not state.lies_in(graph.before):
                 put(roots, graph.after)
                 self._ready.clear()
             self._bundle, self._ready[kind] = bundle, graph

@@ -71,23 +71,22 @@ class State:
             self.memory.append(storage)
         return self._places[address]
 
-    def moves_into(self, other: State, bound: Sequence[Memory]) -> bool:
-        """Whether the tensors of this state may go into the memory of another, of the same outline.
+    def moves_into(self, other: State) -> bool:
+        """Copy the values of all tensors into the memory of another state, of the same outline; False: nothing was copied.
 
-        Args:
-            bound: memory that graphs of this generation use already: whatever lies there has to stay there.
+        None is where one of this state has to stay until it was copied itself.
         """
-        addresses = {_address(one) for one in bound if one.nbytes()}
-        pairs = [(_address(ours), _address(theirs)) for ours, theirs in zip(self.memory, other.memory, strict=True)]
-        return all(ours == theirs or not addresses & {ours, theirs} for ours, theirs in pairs)
-
-    def move_into(self, other: State) -> bool:
-        """Copy the values of all tensors; whether any was not there already."""
-        pairs = zip(self.memory, other.memory, strict=True)
-        moved = [(ours, theirs) for ours, theirs in pairs if _address(ours) != _address(theirs)]
-        for ours, theirs in moved:
+        pairs = [pair for pair in zip(self.memory, other.memory, strict=True) if _address(pair[0]) != _address(pair[1])]
+        possible = not {_address(one) for one in self.memory if one.nbytes()} & {
+            _address(theirs) for _, theirs in pairs
+        }
+        for ours, theirs in pairs if possible else ():
             _bytes(theirs).copy_(_bytes(ours))
-        return bool(moved)
+        return possible
+
+    def lies_in(self, other: State) -> bool:
+        """Whether all tensors are in the memory of another state already."""
+        return list(map(_address, self.memory)) == list(map(_address, other.memory))
 
 
 def saved(roots: Sequence[Any], passing: bool = True) -> list[dict[Any, Any]]:
