@@ -376,7 +376,7 @@ def test_what_is_none_is_switched_off_as_officially() -> None:
 
 
 def test_generation_config_says_what_holds_where_nothing_is_given(tmp_path: Any) -> None:
-    """As in transformers' own loop; what is given holds, and without a word in the file identities are as they were."""
+    """As in transformers' own loop; what is given holds, and a decoding that is written out is what it says."""
     folder = tmp_path / "checkpoint"
     shutil.copytree(golden.checkpoint("diffusion_gemma"), folder)
     stored = {
@@ -387,15 +387,15 @@ def test_generation_config_says_what_holds_where_nothing_is_given(tmp_path: Any)
     model, ids = ss.load(folder, device="cpu", dtype="float32"), torch.arange(3, 14)[None]
     common: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None}
     for given in ({}, {"t_max": 0.5}, {"stability_threshold": None}):
-        run = ss.generate(model, ids, ss.DiffusionGemmaDecoding(length=16, eos=None, **given), seed=3)
+        run = ss.generate(model, ids, length=16, eos=None, seed=3, **given)
         assert torch.equal(run.output, official_canvases(folder, ids, 3, **common, **given)), given
         assert run.decoding.entropy_bound == 3.0
-    usual = ss.DiffusionGemmaDecoding(length=16, eos=None, defaults="library")
-    run = ss.generate(model, ids, usual, seed=3)
-    silent = ss.generate(golden.model("diffusion_gemma"), ids, ss.DiffusionGemmaDecoding(length=16, eos=None), seed=3)
+    run = ss.generate(model, ids, ss.DiffusionGemmaDecoding(length=16, eos=None), seed=3)
+    silent = ss.generate(golden.model("diffusion_gemma"), ids, length=16, eos=None, seed=3)
     assert torch.equal(run.sequences, silent.sequences)
+    assert not torch.equal(run.sequences, ss.generate(model, ids, length=16, eos=None, seed=3).sequences)
     assert silent.decoding == ss.DiffusionGemmaDecoding(length=16, eos=None, canvas=8)
-    assert {"pad", "defaults", "start", "canvas"}.isdisjoint(ss.DiffusionGemmaDecoding().as_dict())
+    assert {"pad", "start", "canvas"}.isdisjoint(ss.DiffusionGemmaDecoding().as_dict())
 
 
 def test_a_row_that_stops_before_others_decides_all_of_its_canvas_in_its_last_step() -> None:

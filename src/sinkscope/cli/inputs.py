@@ -42,7 +42,7 @@ def decoding_of(
         what = f"{', '.join(map(repr, wrong))} is not an option of a {model.family} model, which {model.source} is"
         raise InputError(f"--decoding: {what}; {nearest(wrong[0], fields)} It has {', '.join(fields)}")
     if not kind:
-        return decoding_from_options(model.family, values, "--decoding")
+        return decoding_from_options(model.family, values, "--decoding", model)
     if kind not in DECODINGS or not DECODINGS[kind].fits(model.family):
         fitting = [made.kind for made in kinds(model.family)]
         raise InputError(

@@ -130,6 +130,11 @@ class Decoding:
         sizes = (size for size in range(1, length + 1) if not length % size)
         return {"block": min(sizes, key=lambda size: abs(math.log(size / usual)))}
 
+    @classmethod
+    def stored_options(cls, model: Model) -> dict[str, Any]:
+        """Options that the checkpoint's own files name, for those that a caller leaves out."""
+        return {}
+
     @property
     def new_tokens(self) -> int:
         """Columns that it adds to the prompt."""
@@ -437,13 +442,16 @@ def option_fields(family: str) -> dict[str, dataclasses.Field[Any]]:
     return {item.name: item for kind in reversed(kinds(family)) for item in dataclasses.fields(kind)}
 
 
-def decoding_from_options(family: str, options: Mapping[str, Any], where: str = "") -> Decoding:
+def decoding_from_options(
+    family: str, options: Mapping[str, Any], where: str = "", model: Model | None = None
+) -> Decoding:
     """The decoding of a family with these options: the first registered one that has them all, readings last.
 
     Where a length is given and no block, blocks fill it: 40 tokens are one block of 40, 100 are four of 25.
 
     Args:
         where: what the options belong to, for messages.
+        model: whose checkpoint may name options that are left out.
     """
     prefix = f"{where}: " if where else ""
     fitting = kinds(family)
@@ -452,7 +460,8 @@ def decoding_from_options(family: str, options: Mapping[str, Any], where: str = 
         raise InputError(f"{prefix}there is no decoding for the family {family!r}; {nearest(family, families)}")
     for kind in fitting:
         if {item.name for item in dataclasses.fields(kind)}.issuperset(options):
-            return kind(**{**kind.fitting_block(options), **options})
+            stored = {} if model is None else kind.stored_options(model)
+            return kind(**{**kind.fitting_block(options), **stored, **options})
     for option in options:
         one_of(f"{prefix}option of {family} models", option, option_fields(family))
     has = (f"{kind.__name__} has {', '.join(f.name for f in dataclasses.fields(kind))}" for kind in fitting)

@@ -30,7 +30,7 @@ CANVAS = 256
 """The canvas of released models."""
 
 STORED = ("steps", "t_min", "t_max", "stability_threshold", "confidence_threshold", "entropy_bound")
-"""Options whose defaults generation_config.json may name."""
+"""Options that generation_config.json may name."""
 
 
 class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
@@ -167,8 +167,8 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
 class DiffusionGemmaDecoding(Decoding):
     """DiffusionGemma's generate.
 
-    Officially generation_config.json says what holds where a caller gives nothing: here it replaces options that stand at their
-    defaults (steps, entropy bound, temperatures, thresholds), unless `defaults` is "library".
+    The defaults are the library's. Where options are given by name, without this class, those that are left out are the
+    checkpoint's (generation_config.json), as officially.
 
     Attributes:
         length: new tokens, rounded up to whole canvases. steps: of a canvas at most.
@@ -180,7 +180,6 @@ class DiffusionGemmaDecoding(Decoding):
         canvas: columns; None: as the checkpoint says.
         start: tokens of the first canvas, of all rows, or of each row, one behind the other; None: random ones.
         pad: what follows an end token; "model": the model's pad token, None: what the canvas has there.
-        defaults: "library": options at their defaults hold, whatever generation_config.json says.
 
     >>> ss.DiffusionGemmaDecoding(length=300, steps=16).new_tokens
     512
@@ -197,7 +196,6 @@ class DiffusionGemmaDecoding(Decoding):
     canvas: int | None = later_option()
     start: Sequence[int] | tuple[int, ...] | None = later_option()
     pad: int | Literal["model"] | None = later_option("model")
-    defaults: Literal["model", "library"] = later_option("model")
 
     kind: ClassVar[str] = "diffusion_gemma"
     families: ClassVar[tuple[str, ...]] = ("diffusion_gemma",)
@@ -228,22 +226,21 @@ class DiffusionGemmaDecoding(Decoding):
         if self.pad not in ("model", None):
             whole("pad", self.pad, 0)
 
+    @classmethod
+    def stored_options(cls, model: Model) -> dict[str, Any]:
+        stored = model.checkpoint.generation_config
+        sampler = stored.get("sampler_config")
+        stored = stored | (sampler if isinstance(sampler, dict) else {}) | {"steps": stored.get("max_denoising_steps")}
+        return {name: stored[name] for name in STORED if stored.get(name) is not None}
+
     def suited(self, model: Model) -> Decoding:
-        """With the canvas of the checkpoint, and what its generation_config.json says."""
+        """With the canvas of the checkpoint."""
         known = int(model.network.config.canvas_length)
         if self.canvas not in (None, known):
             raise InputError(f"the canvas of {model.source} has {known} columns, not {self.canvas}; leave out canvas")
         if self.start is not None and (not self.start or len(self.start) % known):
             raise InputError(f"start should be a canvas of {known} ids, or one for each row, got {len(self.start)}")
-        stored = model.checkpoint.generation_config if self.defaults == "model" else {}
-        sampler = stored.get("sampler_config")
-        stored = stored | (sampler if isinstance(sampler, dict) else {}) | {"steps": stored.get("max_denoising_steps")}
-        settings = {
-            name: stored[name]
-            for name in STORED
-            if stored.get(name) is not None and getattr(self, name) == getattr(type(self), name)
-        }
-        return replace(self, canvas=known, **settings)
+        return replace(self, canvas=known)
 
     @property
     def block(self) -> int:

@@ -126,7 +126,7 @@ def _decoding(model: Model, decoding: Decoding | None, options: Mapping[str, Any
     """The decoding as given, or the family's default one with these options; checked."""
     if decoding is not None and options:
         raise InputError(f"{', '.join(options)}: options are given to {type(decoding).__name__} itself, or without one")
-    decoding = decoding_from_options(model.family, options) if decoding is None else decoding
+    decoding = decoding_from_options(model.family, options, model=model) if decoding is None else decoding
     check_decoding(model, decoding)
     return decoding.suited(model)
 
