@@ -19,6 +19,7 @@ from lab.causal_types import tiny
 from tests.report import pages
 from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
+from tests.sinks.test_modes import alternating
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
@@ -56,6 +57,19 @@ def test_packed_arrays_come_back(kind, dtype):
     back = unpack(pack(values, kind))
     assert back.shape == values.shape
     assert np.array_equal(back, values)
+
+
+def test_steps_of_a_model_with_two_modes_stay_aligned() -> None:
+    """Causal forwards are shown, and counted nowhere."""
+    plain, two = alternating([[5, 11]])
+    score, expected = (views(data)[0]["scores"][0] for data in (two, plain))
+    total, usual = unpack(score["sinks_total"]), unpack(expected["sinks_total"])
+    use = np.setdiff1d(np.arange(len(usual)), [5, 11])
+    assert (total[[5, 11]] == 0).all()
+    assert (usual[5] > 0).any()
+    assert np.array_equal(total[use], usual[use])
+    assert (unpack(score["path"])[..., [5, 11]] == -1).all()
+    assert unpack(score["residences"])[4].max() == len(usual) - 1
 
 
 def test_a_view_holds_layer_means_strongest_keys_averages_and_chosen_heads():

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from tests.sinks import synthetic
 
-from sinkscope.sinks import sink_statistics, summary
+from sinkscope.sinks import sink_statistics, step_position_map, summary
 from sinkscope.sinks.measures import Measure
 from sinkscope.sinks.scan import scans
 from sinkscope.sinks.sink_statistics import PARTS, SETTINGS
@@ -76,3 +76,13 @@ def test_blocks_that_are_stored_with_attention_both_ways_count(option: dict[str,
     decoding = {name: value for name, value in json.loads(mixed.attrs["decoding"]).items() if name != "causal_context"}
     both = mixed.assign_attrs(decoding=json.dumps(decoding | option))
     assert {len(scan.state.steps) for scan in scans(both)} == {mixed.sizes["step"]}
+
+
+def test_pictures_have_every_step_and_no_sinks_at_causal_forwards() -> None:
+    plain, mixed = alternating([[5, 11], [3]])
+    use = np.setdiff1d(np.arange(plain.sizes["step"]), [5, 11])
+    picture, expected = step_position_map(mixed), step_position_map(plain)
+    assert picture.sizes == expected.sizes
+    np.testing.assert_array_equal(picture[0, use], expected[0, use])
+    assert np.isnan(picture[0, [5, 11]]).all()
+    assert np.isnan(picture[1, 3]).all()

@@ -347,7 +347,8 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
     data, name = judge.data, judge.name
     made = scans(data, epsilon, judge.rule, scores=name, percent=judge.percent, keep_residences=True)
     scan: Scan = next(iter(made))
-    counts = scan.counts.astype(np.int64)
+    steps = labels(data, "step")
+    counts = scan.on(steps, scan.counts).astype(np.int64)
     # Head means hide which heads have a sink; the recorder counted them beside, so its counts are used.
     counted_heads = means and name == scores_name(data) and "sink_heads" in data
     if counted_heads:
@@ -360,14 +361,15 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
         order = order[np.sort(np.argsort(-weight, kind="stable")[:MOST_RESIDENCES])]
     observed = np.isfinite(scan.strongest)
     strength = np.where(observed, scan.strongest, 0).sum(axis=0, dtype=np.float64) / np.maximum(1, observed.sum(axis=0))
-    columns = np.stack([rows.layer, rows.head, rows.key, rows.start, rows.stop, rows.fate])[:, order]
+    start, stop = (np.searchsorted(steps, scan.state.steps[end]) for end in (rows.start, rows.stop))
+    columns = np.stack([rows.layer, rows.head, rows.key, start, stop, rows.fate])[:, order]
     return {
         "sinks": pack(np.minimum(counts, 255).swapaxes(0, 1), "u8"),
         "sinks_total": pack(np.minimum(counts.sum(axis=1), 2**16 - 1), "u16"),
         "sinks_of": "heads" if not means or counted_heads else "layers, on head means",
         "head_count": int(data.attrs.get("n_heads") or (0 if means else data.sizes["head"])),
         "strength": pack(strength, "f32"),
-        "path": pack(scan.path.transpose(1, 2, 0), "i16"),
+        "path": pack(scan.on(steps, scan.path, -1).transpose(1, 2, 0), "i16"),
         "head_kinds": pack(scan.kinds, "u8"),
         "residences": pack(columns, "u16"),
         "residence_strength": pack(rows.strength[order], "f32"),

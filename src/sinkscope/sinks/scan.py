@@ -94,6 +94,12 @@ class Scan:
         keys = self.counts.shape[2]
         return np.unpackbits(self.bits[:, layer], axis=-1, count=keys).astype(bool)
 
+    def on(self, steps: Array, values: Array, fill: Any = 0) -> Array:
+        """values [T, …] of the scanned steps among these [every step of the trace, …]; fill: at steps that were not scanned."""
+        every = np.full((len(steps), *values.shape[1:]), fill, dtype=values.dtype)
+        every[np.searchsorted(steps, self.state.steps)] = values
+        return every
+
     @cached_property
     def kinds(self) -> Array:
         """int8 [L, H], index into kinds.KINDS."""

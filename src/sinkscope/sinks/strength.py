@@ -133,8 +133,9 @@ def step_position_map(
         picked[dim] = [have.index(w) for w in wanted]
     part = data.isel(picked) if picked else data
     part[name].encoding = data[name].encoding
-    mean = np.stack([scan.mean_map for scan in scans(part, scores=name, percent=percent)])
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}
+    scanned = scans(part, scores=name, percent=percent)
+    mean = np.stack([scan.on(coords["step"], scan.mean_map, np.nan) for scan in scanned])
     return labelled(mean, "received", coords, units=judge.unit, scores=name, note=judge.note)
 
 
