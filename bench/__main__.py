@@ -17,8 +17,9 @@ from typing import Any
 from bench import job, reuse, steps, table
 from bench.device import limits
 from bench.shapes import model_of
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError, SinkscopeError
-from sinkscope.cli.bench import STEPS, TURNS, check_steps, parse_grid
+from sinkscope.cli.bench import STEPS, TURNS, parse_grid
 from sinkscope.decoding.llada import LladaDecoding
 from sinkscope.generation.timing import ANSWER, BLOCK, MASKED, about
 from sinkscope.models.load import resolve_device
@@ -41,7 +42,7 @@ def run(arguments: list[str] | None = None) -> dict[str, Any]:
     given = parser.parse_args(arguments)
     if given.out is not None and not given.out.parent.is_dir():
         raise InputError(f"there is no folder {given.out.parent} to write into; make it first")
-    check_steps(given.steps)
+    whole("--steps", given.steps, 2)
     grid = None if given.grid is None else parse_grid(given.grid)
     usual = "llada-8b" if resolve_device(given.device).type == "cuda" else "llada-small"
     shape = given.shape or usual

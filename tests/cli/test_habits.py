@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import sinkscope as ss
 from sinkscope import cli
 from sinkscope.base.text import visible
-from sinkscope.cli.output import say, show_json, show_table
+from sinkscope.cli.output import say, show_json, table
 
 IDS = "5 9 2 30 41 7\n"
 HOSTILE = "[/x] [bold]b[/bold] :smile: \x1b[31mred\x9b2J \u202e"
@@ -47,7 +47,7 @@ def run(sinkscope: Any) -> Any:
 
 def test_text_from_outside_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     say(HOSTILE, "x" * 500)
-    show_table(("name", "value"), [(HOSTILE, "y" * 500)], HOSTILE)
+    say(HOSTILE, table(("name", "value"), [(HOSTILE, "y" * 500)]))
     out = capsys.readouterr().out
     assert out.count("[/x] [bold]b[/bold] :smile: ⟨U+001B⟩[31mred⟨U+009B⟩2J ⟨U+202E⟩") == 3
     assert not re.search("[\x1b\x9b\u202e]", out)

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import sinkscope as ss
 from sinkscope.cli import app
-from sinkscope.cli.trace import parse_steps
 from sinkscope.generation.maps import with_maps
 from sinkscope.report.payload import views
 
@@ -94,9 +93,3 @@ def test_the_command_adds_them_in_place(tmp_path: Path):
         (["organism/scratch", "--prompt", "a"], "--out is missing"),
     ):
         assert message in str(invoke(app, ["trace", *arguments]).exception)
-
-
-def test_steps_are_numbers():
-    assert parse_steps("12, 3,12") == [3, 12]
-    with pytest.raises(ss.InputError, match="numbers of steps"):
-        parse_steps("last")

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from sinkscope.base.errors import InputError
 from sinkscope.cli import app
-from sinkscope.cli.show import find_traces, parse_heads
+from sinkscope.cli.inputs import numbers
+from sinkscope.cli.show import find_traces
 from sinkscope.trace.trace import Trace
 
 pytestmark = pytest.mark.slow
@@ -26,12 +27,13 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_heads_are_read_and_mistakes_explained():
-    assert parse_heads("3:1, 5:0,3:1") == ((3, 1), (5, 0))
-    assert parse_heads("") == ()
+def test_lists_are_read_and_mistakes_explained():
+    pairs = "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+"
+    assert numbers("3:1, 5:0,3:1", *pairs) == [(3, 1), (5, 0), (3, 1)]
+    assert numbers("", *pairs) == []
     for text in ("3", "3:", ":1", "a:b", "3:-1", "3:1:2"):
         with pytest.raises(InputError, match="layer:head"):
-            parse_heads(text)
+            numbers(text, *pairs)
 
 
 def test_view_writes_one_page_with_both_traces(opened: Path):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import sinkscope as ss
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import numbers
 from sinkscope.cli.options import option
-from sinkscope.cli.output import say, show_json, show_table
+from sinkscope.cli.output import show_result, table
 
 if TYPE_CHECKING:
     from sinkscope.generation.timing import Timing
@@ -36,7 +37,7 @@ def bench(
     from sinkscope.generation.timing import MASKED, about, decoding_for, random_tokens, timings
 
     sizes = parse_grid(grid)
-    check_steps(steps)
+    whole("--steps", steps, 2)
     model = ss.load(source, device, dtype, family=family, mask_token_id=mask_token_id)
     cases: list[dict[str, Any]] = []
     for batch, length in sizes:
@@ -47,12 +48,10 @@ def bench(
         ratios = {f"{one} / {other}": ratio(each[one], each[other]) for one, other in RATIOS}
         cases.append({"batch": batch, "length": length, **each, **ratios})
     what = about(model)
-    if json:
-        show_json({"model": source, **what, "policy": MASKED, "cases": cases})
-        return
-    say(f"{source} in {what['dtype']} on {what['device']}: medians of steps; masked: {MASKED}")
+    title = f"{source} in {what['dtype']} on {what['device']}: medians of steps; masked: {MASKED}"
     rows = [(f"{case['batch']} × {case['length']}", *map(cell, list(case.values())[2:])) for case in cases]
-    show_table(("batch × length", *list(cases[0])[2:]), rows)
+    shown = table(("batch × length", *list(cases[0])[2:]), rows)
+    show_result(json, {"model": source, **what, "policy": MASKED, "cases": cases}, [title, shown])
 
 
 def parse_grid(text: str) -> Grid:
@@ -66,12 +65,6 @@ def parse_grid(text: str) -> Grid:
         if batch < 1 or length <= SHORTEST:
             raise InputError(f"--grid has {batch}x{length}; give a batch of 1 or more and a length above {SHORTEST}")
     return tuple(cases)
-
-
-def check_steps(steps: int) -> None:
-    """Refuse too few."""
-    if steps < 2:
-        raise InputError(f"steps is {steps}; at least 2 are needed to time one")
 
 
 def ratio(first: Timing | None, second: Timing | None) -> float | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.options import argument, option
-from sinkscope.cli.output import check_target, say, show_json
+from sinkscope.cli.output import check_target, show_result
 
 _RUNS = "folders of evaluations, or folders that hold some"
 
@@ -32,10 +32,8 @@ def compare(
     table = compare_runs([open_evaluation(path) for path in find_runs(runs)])
     if csv is not None:
         write_atomically(csv, csv_text(table))
-    if json:
-        show_json({"rows": table, "notes": untested(table)})
-    else:
-        say(comparison(table), *([] if csv is None else [f"\ntable: {csv}"]))
+    lines = [comparison(table), *([] if csv is None else [f"\ntable: {csv}"])]
+    show_result(json, {"rows": table, "notes": untested(table)}, lines)
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:

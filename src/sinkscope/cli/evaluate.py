@@ -12,11 +12,11 @@ import typer
 import sinkscope as ss
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import Extras
+from sinkscope.base.extras import read_extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
-from sinkscope.cli.output import Watch, check_target, confirm, say, show_json, show_table, working
+from sinkscope.cli.output import Watch, check_target, confirm, say, show_result, table, working
 
 _TASK = (
     "word_problems, small_code, battery (battery:logic: one skill), gsm8k (gsm8k:paper-llada: a named scheme), humaneval; text: "
@@ -28,15 +28,13 @@ _SIZE = "answers at a time, or auto; no result depends on it"
 _SEED = "may be repeated for a decoding that samples; default: 0"
 
 
-@options.with_extras
 def evaluate(
     context: typer.Context,
     source: Annotated[str | None, argument("MODEL", SOURCE_HELP)] = None,
     task: Annotated[str | None, option("TASK", _TASK)] = None,
     limit: Annotated[int | None, option("N", "only the first N documents; default: all")] = None,
     policy: options.Policy = None,
-    *,
-    extras: Extras,
+    reuse: options.Reuse = None,
     decoding: options.DecodingText = None,
     length: options.Length = None,
     steps: options.Steps = None,
@@ -75,7 +73,7 @@ def evaluate(
     refuse(context, "is for answers that are saved: with --grade FOLDER", "again")
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
-    rule = None if policy is None else ss.parse_policy(policy)
+    rule, extras = None if policy is None else ss.parse_policy(policy), read_extras({"reuse": reuse})
     size = _batch_size(batch_size)
     if no_grade and out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
@@ -102,12 +100,11 @@ def evaluate(
         if out is not None:
             say(f"stopped; the same command goes on from what is in {out}", stderr=True)
         raise
-    if not no_grade:
-        show(evaluation, json, out)
-    elif json:
-        show_json({"answers": len(keys), "folder": out})
+    if no_grade:
+        line = f"answers, to grade with `sinkscope evaluate --grade {out}`: {out}"
+        show_result(json, {"answers": len(keys), "folder": out}, [line])
     else:
-        say(f"answers, to grade with `sinkscope evaluate --grade {out}`: {out}")
+        result(evaluation, json, out)
 
 
 def grade_saved(run: Path, again: bool, data: Path | None, sandbox: str, yes: bool, json: bool) -> None:
@@ -122,16 +119,14 @@ def grade_saved(run: Path, again: bool, data: Path | None, sandbox: str, yes: bo
     with Watch(f"grading {', '.join(sorted({task.name for task in tasks}))}") as watch:
         done = grade_folders(run, again, data, sandbox, answers_of(watch))
     if list(done) == [run]:
-        show(open_evaluation(run), json)
+        result(open_evaluation(run), json)
         return
     answers = [grade for grades in done.values() for grade in grades]
     right = sum(grade.passed for grade in answers)
-    if json:
-        show_json({"folders": len(done), "answers": len(answers), "right": right})
-        return
-    say(f"{len(answers)} answers in {len(done)} folders are graded, {right} of them right")
+    lines = [f"{len(answers)} answers in {len(done)} folders are graded, {right} of them right"]
     if (run / "study.toml").is_file():
-        say("the same `sinkscope study` command again makes tables and report from them")
+        lines.append("the same `sinkscope study` command again makes tables and report from them")
+    show_result(json, {"folders": len(done), "answers": len(answers), "right": right}, lines)
 
 
 def announce(sandbox: str, yes: bool) -> None:
@@ -150,24 +145,20 @@ def _batch_size(text: str) -> Any:
     return text if text == "auto" else int(text)
 
 
-def show(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) -> None:
-    """The result, one line for each thing that it depends on, or as JSON."""
+def result(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) -> None:
+    """Print the result, one line for each thing that it depends on, or as JSON."""
     from sinkscope.tasks.evaluation import summary
 
-    if json:
-        low, high = evaluation.interval
-        facts = {name: fact for outcome in evaluation.extras.values() for name, fact in outcome.facts().items()}
-        show_json(
-            {
-                evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
-                "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
-                "records": evaluation.table(), **facts,
-            }
-        )  # fmt: skip
-        return
-    show_table(("", ""), summary(evaluation))
-    if folder is not None:
-        say(f"answers and grades: {folder}")
+    low, high = evaluation.interval
+    data = {
+        evaluation.measure: evaluation.value, "stderr": evaluation.stderr, "low": low, "high": high,
+        "documents": evaluation.n, "seeds": evaluation.seeds, "settings": evaluation.settings, "folder": folder,
+        "records": evaluation.table(),
+    }  # fmt: skip
+    for outcome in evaluation.extras.values():
+        data |= outcome.facts()
+    kept = [] if folder is None else [f"answers and grades: {folder}"]
+    show_result(json, data, [table(("", ""), summary(evaluation)), *kept])
 
 
 def answers_of(watch: Watch, graded: bool = True) -> Callable[[int, int, int], None]:

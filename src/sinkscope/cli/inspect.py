@@ -13,7 +13,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import argument, option, refuse
-from sinkscope.cli.output import Watch, check_target, say, show_json, show_table, working
+from sinkscope.cli.output import Watch, check_target, say, show_result, table, working
 from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
@@ -70,22 +70,16 @@ def inspect(
     with Watch("inspecting") as watch:
         inspection = inspect_run(model, run, looks, labels, progress=watch.tell)
     files = [] if out is None else _write(inspection, out)
-    if json:
-        holdings = [verdict.data() for verdict in inspection.holdings]
-        show_json(
-            {
-                "model": inspection.model, "holdings": holdings, "void": inspection.void, "table": inspection.table,
-                "files": files,
-            }
-        )  # fmt: skip
-        return
-    show_table(
-        ("question", "answer", "evidence"),
-        [(verdict.question, wording.answer(verdict), wording.held(verdict)) for verdict in inspection.holdings],
-        f"What the sinks of {inspection.model} hold",
-    )
-    say(*(f"void: {name}: {why}" for name, why in inspection.void.items()))
-    say(*(f"written: {path}" for path in files))
+    holdings = [(verdict.question, wording.answer(verdict), wording.held(verdict)) for verdict in inspection.holdings]
+    data = {
+        "model": inspection.model, "holdings": [verdict.data() for verdict in inspection.holdings], "void": inspection.void,
+        "table": inspection.table, "files": files,
+    }  # fmt: skip
+    lines = [
+        f"What the sinks of {inspection.model} hold", table(("question", "answer", "evidence"), holdings),
+        *(f"void: {name}: {why}" for name, why in inspection.void.items()), *(f"written: {path}" for path in files),
+    ]  # fmt: skip
+    show_result(json, data, lines)
 
 
 def _tell_few(prompts: int) -> None:
@@ -121,13 +115,11 @@ def _answers(
         )  # fmt: skip
     right: list[float] = []
     for task in asked:
-        pairs = [
-            (one, decode_answer(model, ids, task.scheme))
-            for (whose, one), ids in zip(documents, run.answers, strict=True)
-            if whose is task
-        ]
-        right += [mark.passed for mark in task.grade_many(pairs)] if can_grade(task) else [float("nan")] * len(pairs)
-    return run, {"task": [task.name for task, _ in documents], "right": list(map(float, right))}
+        answers = zip(documents, run.answers, strict=True)
+        pairs = [(one, decode_answer(model, ids, task.scheme)) for (whose, one), ids in answers if whose is task]
+        marks = [mark.passed for mark in task.grade_many(pairs)] if can_grade(task) else [float("nan")] * len(pairs)
+        right += map(float, marks)
+    return run, {"task": [task.name for task, _ in documents], "right": right}
 
 
 def _write(inspection: Inspection, out: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import sinkscope as ss
 from sinkscope.cli import options
 from sinkscope.cli.options import SOURCE_HELP, argument, switch
-from sinkscope.cli.output import show_json, show_table, size, working
+from sinkscope.cli.output import show_result, size, table, working
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -26,34 +26,29 @@ def models(
 
     if source is None:
         listed = families()
-        if json:
-            show_json(listed)
-            return
-        for title, entries in listed.items():
-            show_table(tuple(entries[0]), [tuple(entry.values()) for entry in entries], title.capitalize())
+        tables = (
+            (title, table(tuple(rows[0]), [tuple(row.values()) for row in rows])) for title, rows in listed.items()
+        )
+        show_result(json, listed, (line for title, shown in tables for line in (title.capitalize(), shown)))
         return
     resolve_device(device)  # a wrong name is told before a download
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
     described = facts(checkpoint)
-    if not json:
-        show_table(("", ""), described.items(), source)
+    if not check or not json:
+        show_result(json, {"source": source, **described}, [source, table(("", ""), described.items())])
     if not check:
-        if json:
-            show_json({"source": source, **described})
         return
     with working(f"loading and checking {source}"):
         model = ss.load(source, device, dtype, revision)
         result = model.check()
-    if json:
-        findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
-        show_json({"source": source, **described, "check": findings})
-    else:
-        rows = [
-            (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
-            for row in result.findings
-        ]
-        show_table(("checked", "measured", "bound", ""), rows, f"Self-check in {model.dtype} on {model.device}")
+    findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
+    rows = [
+        (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
+        for row in result.findings
+    ]
+    lines = [f"Self-check in {model.dtype} on {model.device}", table(("checked", "measured", "bound", ""), rows)]
+    show_result(json, {"source": source, **described, "check": findings}, lines)
     result.require()
 
 

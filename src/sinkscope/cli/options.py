@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import read_extras
 
 
 def argument(value: str, words: str) -> Any:
@@ -27,22 +24,6 @@ def option(value: str, words: str, flag: str = "", panel: str | None = None) -> 
 def switch(flag: str, words: str, panel: str | None = None) -> Any:
     """An option that is off unless it is given."""
     return typer.Option(flag, help=words, rich_help_panel=panel)
-
-
-def with_extras(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that takes `extras`, with an option for the text of each kind of them in their place."""
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        extras = read_extras({name: given.pop(name) for name in EXTRAS})
-        command(**given, extras=extras)
-
-    parameters = list(signature(command, eval_str=True).parameters.values())
-    at = [parameter.name for parameter in parameters].index("extras")
-    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in EXTRAS.items()]
-    parameters[at : at + 1] = options
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return run
 
 
 def refuse(context: typer.Context, why: str, *names: str, but: Collection[str] = ()) -> None:
@@ -66,8 +47,7 @@ Revision = Annotated[str | None, option("NAME", "branch, tag or commit on the hu
 Family = Annotated[str | None, option("NAME", "the model's family, if its files do not say")]
 MaskId = Annotated[int | None, option("ID", "the mask token, if the model's files do not say")]
 Policy = Annotated[str | None, option("POLICY", "keys to mask: top:5, top:1@layer, random(top:5), window:64,first=4")]
-EXTRAS = {"reuse": Annotated[str | None, option("RULE", "approximate steps: prefix:8, drift:0.9, fast-dllm")]}
-"""Kind of extra (`sinkscope.base.extras`) → its option."""
+Reuse = Annotated[str | None, option("RULE", "approximate steps: prefix:8, drift:0.9, fast-dllm")]
 _DECODING = "options of the model's decoding, such as block=16,temperature=0.5; a wrong one lists them"
 DecodingText = Annotated[str | None, option("NAME=VALUE,…", _DECODING, "--decoding")]
 Length = Annotated[int | None, option("N", "new tokens; of a text that is read: its tokens")]

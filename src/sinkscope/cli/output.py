@@ -38,10 +38,29 @@ def console(stderr: bool = False) -> Console:
 
 
 def say(*lines: object, stderr: bool = False) -> None:
-    """Print lines as they are."""
+    """Print lines as they are, and tables: on a terminal fitted to its width, elsewhere each row is one line."""
     target = console(stderr)
     for line in lines:
-        target.print(visible(str(line)), soft_wrap=True)
+        if isinstance(line, Table):
+            target.print(line)
+        else:
+            target.print(visible(str(line)), soft_wrap=True)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table to say. columns: their headings, if any."""
+    made = Table(*columns, show_header=any(columns))
+    for row in rows:
+        made.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
+    return made
+
+
+def show_result(json: bool, data: object, lines: Iterable[object]) -> None:
+    """Print a result: for programs its data as one JSON document, for people lines and tables."""
+    if json:
+        show_json(data)
+    else:
+        say(*lines)
 
 
 def working(text: str) -> AbstractContextManager[Any]:
@@ -58,23 +77,23 @@ class Watch:
 
     def __init__(self, what: str) -> None:
         self.what, self.console = what, console(stderr=True)
-        note = TextColumn("{task.fields[note]}", markup=False)
-        start = TextColumn("{task.description}", markup=False)
+        texts = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
+        start, note = texts
+        terminal = self.console.is_terminal
         self._bar = Progress(
-            start, BarColumn(bar_width=24), TaskProgressColumn(), note, console=self.console, transient=True
-        )
+            start, BarColumn(bar_width=24), TaskProgressColumn(), note, console=self.console, transient=True,
+            disable=not terminal,
+        )  # fmt: skip
         self._task = self._bar.add_task(what, total=None, note="")
         self._said: float | None = None
         self._first: tuple[float, float] | None = None  # what was there already tells nothing about speed
 
     def __enter__(self) -> Watch:
-        if self.console.is_terminal:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.console.is_terminal:  # elsewhere it would leave an empty line
-            self._bar.stop()
+        self._bar.stop()
 
     def tell(self, done: float, total: float | None, note: str = "") -> None:
         """So much of so much is done; note: stands beside it."""
@@ -134,16 +153,6 @@ def check_target(path: Path, flag: str, force: bool = True, folder: bool = False
     if path.exists() and path.is_dir() != folder:
         raise InputError(f"{path} is a {'file' if folder else 'folder'}; give {flag} another name")
     check_writable(path if folder else path.parent)
-
-
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table; on a terminal it is fitted to the width, elsewhere each row is one line. columns: their headings, if any."""
-    table = Table(*columns, show_header=any(columns))
-    for row in rows:
-        table.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
-    if title:
-        say(title)  # as a title of rich's table it would be folded to the table's width
-    console().print(table)
 
 
 def show_json(value: object) -> None:

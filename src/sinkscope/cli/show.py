@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,10 @@ from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import numbers
 from sinkscope.cli.options import argument, option, refuse, switch
-from sinkscope.cli.output import check_target, say, show_json, show_table, working
+from sinkscope.cli.output import check_target, show_result, table, working
+
+if TYPE_CHECKING:
+    from sinkscope.report.figures import Saved
 
 _SOURCE = "a .zarr.zip, or a .partial folder; for --figures a folder with several, or a study's"
 _PAGE, _FIGURES = "The viewer's page", "The paper's figures"
@@ -60,18 +63,22 @@ def show(
     if page is not None or figures is not None:
         refuse(context, "is of the table: without --view and --figures", "everything", "epsilon", "rule")
     # Files that were asked for are all that is wanted: the table is for those who ask for nothing else.
-    done: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    lines: list[str] = []
     if page is not None:
         with working("reading and packing"):
-            done |= write_page(page, [source, *([other] if other else [])], heads, samples, open_it)
+            data |= write_page(page, [source, *([other] if other else [])], heads, samples, open_it)
+        hint = "" if data["opened"] else "open it in a browser, or add --open"
+        hint = "no browser was found here; open the file in one" if hint and open_it else hint
+        lines += [f"{page} ({data['bytes'] / 1e6:.1f} MB, needs no network)", *filter(None, [hint])]
     if figures is not None:
         with working("drawing"):
-            done |= draw(source, figures, only, force)
-    if done:
-        if json:
-            show_json(done)
-        else:
-            say(*lines_of(done, open_it))
+            saved = draw(source, figures, only, force)
+        data |= {"folder": figures, "files": saved.files, "left_out": saved.left_out}
+        lines += [f"{name}: {', '.join(path.name for path in files)}" for name, files in saved.files.items()]
+        lines += [*(f"{name} left out: {reason}" for name, reason in saved.left_out.items()), f"in {figures}"]
+    if data:
+        show_result(json, data, lines)
         return
     if source.is_dir() and not source.name.endswith(".partial"):
         raise InputError(
@@ -88,29 +95,28 @@ def tell(trace: ss.Trace, epsilon: float | None, rule: str, everything: bool, js
     from sinkscope.verdicts.wording import titled
 
     statistics = statistics_of(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
-    table, diagnosis = ss.summary(statistics), ss.diagnose(statistics)
-    if json:
-        verdicts = [verdict.data() for verdict in diagnosis.verdicts]
-        show_json({"trace": repr(trace), "diagnosis": verdicts, "setting": diagnosis.setting, "table": table})
-        return
-    rows, section = [], None
-    for row in table.to_dict("records"):
-        if not everything and row["section"] not in SHORT:
-            continue
+    summary, diagnosis = ss.summary(statistics), ss.diagnose(statistics)
+    shown = summary if everything else summary[summary["section"].isin(SHORT)]
+    rows = []
+    for row, repeated in zip(shown.to_dict("records"), shown["section"].eq(shown["section"].shift()), strict=True):
         # NaN differs from itself: there is no interval, or no value.
         interval = f"{row['low']:.3g} … {row['high']:.3g}" if row["low"] == row["low"] else ""
         value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
         note = f" ({row['note']})" if row["note"] else ""
-        first = "" if row["section"] == section else row["section"]
-        rows.append((first, titled(row["measure"]), value, interval, row["unit"] + note))
-        section = row["section"]
-    say(repr(trace), diagnosis, "")
-    show_table(("", "measure", "value", "95 % over prompts", "unit"), rows)
-    say(*(f"{word}: {means}" for word, means in WORDS.items() if any(word in row[1] or word in row[4] for row in rows)))
-    if not everything:
-        say(
-            f"{len(table) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
-        )
+        rows.append(("" if repeated else row["section"], titled(row["measure"]), value, interval, row["unit"] + note))
+    told = (
+        f"{word}: {means}" for word, means in WORDS.items() if any(word in row[1] or word in row[4] for row in rows)
+    )
+    more = (
+        f"{len(summary) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
+    )
+    lines = [
+        repr(trace), diagnosis, "", table(("", "measure", "value", "95 % over prompts", "unit"), rows), *told,
+        *([] if everything else [more]),
+    ]  # fmt: skip
+    verdicts = [verdict.data() for verdict in diagnosis.verdicts]
+    data = {"trace": repr(trace), "diagnosis": verdicts, "setting": diagnosis.setting, "table": summary}
+    show_result(json, data, lines)
 
 
 def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it: bool) -> dict[str, Any]:
@@ -119,7 +125,7 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it:
 
     from sinkscope.report.html import write_viewer
 
-    chosen = parse_heads(heads)
+    chosen = list(dict.fromkeys(numbers(heads, "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+")))
     wanted = [sample for (sample,) in numbers(samples, "--samples", "numbers, such as 0,2")] or None
     traces = [ss.Trace.open(path) for path in paths]
     alike = len(traces) > 1 and len({trace.attributes.get("model") for trace in traces}) == 1
@@ -131,39 +137,16 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it:
     return {"page": page, "bytes": page.stat().st_size, "opened": opened}
 
 
-def draw(source: Path, out: Path, only: str, force: bool) -> dict[str, Any]:
+def draw(source: Path, out: Path, only: str, force: bool) -> Saved:
     """Draw what the traces, or the study, allow."""
     from sinkscope.report.figures import save_all
     from sinkscope.report.study.drawing import is_study, save_study
 
     chosen = [word for word in only.replace(" ", "").split(",") if word]
     if is_study(source):
-        saved = save_study(source, out, chosen, force=force)
-    else:
-        traces = {name: ss.Trace.open(path) for name, path in find_traces(source).items()}
-        saved = save_all(traces, out, only=chosen, force=force)
-    return {"folder": out, "files": saved.files, "left_out": saved.left_out}
-
-
-def lines_of(done: dict[str, Any], open_it: bool) -> list[str]:
-    """What was written, in lines."""
-    lines = []
-    if "page" in done:
-        lines.append(f"{done['page']} ({done['bytes'] / 1e6:.1f} MB, needs no network)")
-        if not done["opened"]:
-            lines.append(
-                "no browser was found here; open the file in one" if open_it else "open it in a browser, or add --open"
-            )
-    if "files" in done:
-        lines += [f"{name}: {', '.join(path.name for path in files)}" for name, files in done["files"].items()]
-        lines += [f"{name} left out: {reason}" for name, reason in done["left_out"].items()]
-        lines.append(f"in {done['folder']}")
-    return lines
-
-
-def parse_heads(text: str) -> tuple[tuple[int, ...], ...]:
-    """`3:1,5:0` → layer 3, head 1 and layer 5, head 0."""
-    return tuple(dict.fromkeys(numbers(text, "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+")))
+        return save_study(source, out, chosen, force=force)
+    traces = {name: ss.Trace.open(path) for name, path in find_traces(source).items()}
+    return save_all(traces, out, only=chosen, force=force)
 
 
 def stem(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,11 @@ from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.options import argument, option, refuse, switch
-from sinkscope.cli.output import Watch, confirm, duration, say, show_json, show_table, size, working
+from sinkscope.cli.output import Watch, confirm, duration, say, show_result, size, table, working
 
 if TYPE_CHECKING:
     from sinkscope.study import run, spec
+    from sinkscope.study.estimate import StudyEstimate
     from sinkscope.study.status import StudyStatus
     from sinkscope.study.worker import WorkerSettings
 
@@ -87,10 +89,7 @@ def study(
     outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, executor_options, not no_report)
     from sinkscope.cli.study_outcome import outcome_data, outcome_lines
 
-    if json:
-        show_json(outcome_data(outcome, out, report))
-    else:
-        say(*outcome_lines(outcome, out, report))
+    show_result(json, outcome_data(outcome, out, report), outcome_lines(outcome, out, report))
 
 
 def _run(
@@ -149,7 +148,6 @@ def _progress() -> run.Progress:
 
     class Shown(run.Progress):
         watch: Watch | None = None
-        work = 1.0
 
         def say(self, text: str) -> None:
             say(text, stderr=True)
@@ -165,7 +163,6 @@ def _progress() -> run.Progress:
         def end(self) -> None:
             if self.watch is not None:
                 self.watch.__exit__()
-                self.watch = None
 
     return Shown()
 
@@ -178,11 +175,9 @@ def list_studies(json: bool) -> None:
     from sinkscope.study import spec
 
     studies = [{"study": name, "about": str(spec.read_data(name).get("about", ""))} for name in spec.builtin()]
-    if json:
-        show_json(studies)
-        return
-    show_table(("study", "about"), [tuple(each.values()) for each in studies], "Studies")
-    say("run one: sinkscope study NAME; what it costs: --plan; on your own model: sinkscope study quick --model MODEL")
+    how = "run one: sinkscope study NAME; what it costs: --plan; on your own model: sinkscope study quick --model MODEL"
+    listed = table(("study", "about"), [tuple(each.values()) for each in studies])
+    show_result(json, studies, ["Studies", listed, how])
 
 
 def folder_of(name: str | None, out: Path | None) -> Path:
@@ -196,16 +191,17 @@ def folder_of(name: str | None, out: Path | None) -> Path:
 
 
 def show_status(study: StudyStatus, json: bool = False) -> None:
+    """Print how far a study is."""
+    data = {
+        "study": study.study, "folder": study.root, "answers": study.done, "wanted": study.wanted,
+        "not_graded": study.not_graded, "running": study.running, "seconds_since_last_record": study.idle,
+        "report": study.report, "cells": study.cells,
+    }  # fmt: skip
+    show_result(json, data, status_lines(study))
+
+
+def status_lines(study: StudyStatus) -> Iterator[object]:
     """A row for each cell that is not finished, a line for each model, and last a line about the whole."""
-    if json:
-        show_json(
-            {
-                "study": study.study, "folder": study.root, "answers": study.done, "wanted": study.wanted,
-                "not_graded": study.not_graded, "running": study.running, "seconds_since_last_record": study.idle,
-                "report": study.report, "cells": study.cells,
-            }
-        )  # fmt: skip
-        return
     # A finished cell is in the line of its model alone: a study has hundreds of them.
     rows = [
         (
@@ -216,14 +212,17 @@ def show_status(study: StudyStatus, json: bool = False) -> None:
         if cell.done < cell.wanted
     ]  # fmt: skip
     if rows:
-        show_table(("cell", "what", "answers", "right"), rows, f"study {study.study}: cells that are not finished")
+        yield from (
+            f"study {study.study}: cells that are not finished",
+            table(("cell", "what", "answers", "right"), rows),
+        )
     for model in dict.fromkeys(cell.model for cell in study.cells):
         cells = [cell for cell in study.cells if cell.model == model]
         finished = sum(cell.done >= cell.wanted for cell in cells)
         answers = f"{sum(cell.done for cell in cells)}/{sum(cell.wanted for cell in cells)}"
-        say(f"{model}: {finished} of {len(cells)} cells finished, {answers} answers")
+        yield f"{model}: {finished} of {len(cells)} cells finished, {answers} answers"
     if study.not_graded:
-        say(f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}")
+        yield f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}"
     share = study.done / study.wanted if study.wanted else 0.0
     runs = ""
     if study.running:
@@ -231,43 +230,49 @@ def show_status(study: StudyStatus, json: bool = False) -> None:
         runs = f"; running: {study.running}{idle}"
     elif study.done < study.wanted or study.report is None:
         runs = "; nobody is running it: the same command as before goes on"
-    say(f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%}){runs}")
-    say(*([] if study.report is None else [f"report: {study.report}"]))
+    yield f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%}){runs}"
+    if study.report is not None:
+        yield f"report: {study.report}"
 
 
 def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: bool = False) -> None:
-    """The cost of a study, of each model and of all."""
-    from sinkscope.base.text import aligned
-    from sinkscope.study import spec
-    from sinkscope.study.documents import SIZES
-    from sinkscope.study.estimate import estimate, sentences
-    from sinkscope.tasks import registry
+    """Print the cost of a study."""
+    from sinkscope.study.estimate import estimate
 
     with working("measuring the models that are here"):
         cost = estimate(wanted, settings)
-    if json:
-        show_json({"study": wanted.name, "models": cost.lines, "samples": cost.samples, "workers": cost.workers,
-                   "missing": cost.missing, "speeds": cost.speeds, "decides": cost.decides})  # fmt: skip
-        return
+    names = ("samples", "workers", "missing", "speeds", "decides")
+    data = {"study": wanted.name, "models": cost.lines, **{name: getattr(cost, name) for name in names}}
+    show_result(json, data, plan_lines(wanted, cost, out))
+
+
+def plan_lines(wanted: spec.Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
+    """The cost of each model and of all, what follows from it, and what cannot be run here."""
+    from sinkscope.base.text import aligned
+    from sinkscope.study import spec
+    from sinkscope.study.documents import SIZES
+    from sinkscope.study.estimate import sentences
+    from sinkscope.tasks import registry
+
     rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
     for name, costs in [*((line.model, [line]) for line in cost.lines), ("all", cost.lines)]:
         counts = (sum(getattr(line, key) for line in costs) for key in ("cells", "answers", "forwards"))
         seconds = [line.seconds for line in costs if line.seconds is not None]
         time = duration(sum(seconds)) if len(seconds) == len(costs) else "not known"
         rows.append([name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in costs)), time])
-    lines = [f"study {cost.study.name}{f', {cost.workers} workers' if cost.speeds else ''}", *aligned(rows)]
+    yield f"study {cost.study.name}{f', {cost.workers} workers' if cost.speeds else ''}"
+    yield from aligned(rows)
     if cost.missing:
         missing = f"not on this machine, so their time here is not known: {', '.join(cost.missing)}"
-        lines.append(f"{missing}. Running the study fetches them")
+        yield f"{missing}. Running the study fetches them"
     least = wanted.budget.least
     if spec.has_auto(wanted) and cost.samples is None:
-        lines.append(f"documents per cell: {least}, the least, as not all models could be measured")
-    lines += sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
-    lines += cost.decides
+        yield f"documents per cell: {least}, the least, as not all models could be measured"
+    yield from sentences(wanted, spec.with_samples(wanted, cost.samples or least), cost.speeds)
+    yield from cost.decides
     for task in SIZES.keys() & {registry.base_and_scheme(name)[0] for grid in wanted.grids for name in grid.tasks}:
         try:
             registry.get(task, data=wanted.data.get(task)).documents(1)
         except InputError as error:
-            lines.append(f"here it cannot be run: {error}")
-    lines.append(f"nothing was computed or written. Run it: leave out --plan (--out {out})")
-    say(*lines)
+            yield f"here it cannot be run: {error}"
+    yield f"nothing was computed or written. Run it: leave out --plan (--out {out})"

@@ -11,11 +11,11 @@ import typer
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import Extras
+from sinkscope.base.extras import read_extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, prompts_in, read_ids
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
-from sinkscope.cli.output import Watch, say, show_json, working
+from sinkscope.cli.output import Watch, say, show_json, show_result, working
 
 _SOURCE = f"{SOURCE_HELP}; or, with --maps-at, a trace that gets more"
 _PROMPTS = "a file with a prompt per line, or JSON lines with prompt, text or messages; may be repeated"
@@ -25,7 +25,6 @@ _REPLACE = "replace what is at --out: a trace, once the new one is whole, or an 
 _RECORDED = "What is recorded"
 
 
-@options.with_extras
 def trace(
     context: typer.Context,
     source: Annotated[str, argument("MODEL", _SOURCE)],
@@ -39,8 +38,7 @@ def trace(
     length: options.Length = None,
     steps: options.Steps = None,
     policy: options.Policy = None,
-    *,
-    extras: Extras,
+    reuse: options.Reuse = None,
     seed: Annotated[int | None, option("N", "random seed; several prompts get seed, seed + 1, …")] = None,
     level: Annotated[str, option("NAME", "heads, layers or maps", panel=_RECORDED)] = "heads",
     by_query: Annotated[bool, switch("--by-query", "by kind of querying token", _RECORDED)] = False,
@@ -63,7 +61,7 @@ def trace(
     from sinkscope.tasks.sources import text_of
     from sinkscope.trace.storage import partial_path
 
-    map_steps = parse_steps(maps_at)
+    map_steps = sorted({step for (step,) in numbers(maps_at, "--maps-at", "numbers of steps, such as 12,13")})
     if source.endswith((".zarr.zip", ".partial")):
         refuse(
             context, "is not for a trace that is there: it gets maps, by --maps-at",
@@ -74,7 +72,7 @@ def trace(
     if out is None:
         raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
-    rule = None if policy is None else ss.parse_policy(policy)
+    rule, extras = None if policy is None else ss.parse_policy(policy), read_extras({"reuse": reuse})
     check_out(out, overwrite)
     check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
     with working(f"loading {source}"):
@@ -122,11 +120,12 @@ def add_maps(path: Path, steps: list[int], load_options: tuple[str, str, str | N
     if path.is_dir():
         raise InputError(f"{path} is a recording that was not finished; maps are added to finished traces")
     replace_with_maps(load_model_of(ss.Trace.open(path), *load_options), path, steps)
-    if json:
-        show_json({"trace": path, "maps_at": steps, "bytes": path.stat().st_size})
-        return
-    say(f"{path} has the maps of step {', '.join(map(str, steps))} ({path.stat().st_size / 1e6:.1f} MB)")
-    say(f"next: sinkscope show {path} --view page.html, and select a token")
+    size = path.stat().st_size
+    lines = [
+        f"{path} has the maps of step {', '.join(map(str, steps))} ({size / 1e6:.1f} MB)",
+        f"next: sinkscope show {path} --view page.html, and select a token",
+    ]
+    show_result(json, {"trace": path, "maps_at": steps, "bytes": size}, lines)
 
 
 def load_model_of(trace: ss.Trace, device: str, dtype: str, revision: str | None) -> ss.Model:
@@ -149,11 +148,6 @@ def replace_with_maps(model: ss.Model, path: Path, steps: list[int]) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def parse_steps(text: str) -> list[int]:
-    """`12,13` → [12, 13]."""
-    return sorted({step for (step,) in numbers(text, "--maps-at", "numbers of steps, such as 12,13")})
 
 
 @contextmanager
@@ -201,32 +195,32 @@ def report(run: ss.Run, seeds: Any, out: Path, json: bool) -> None:
     from sinkscope.base.masked import MASK
     from sinkscope.sinks import moves
 
-    if run.trace is None:
-        raise RuntimeError("a traced run has a trace")
-    most = strongest(run.trace)
+    trace: Any = run.trace  # it was recorded
+    most = strongest(trace)
     shares = {name: getattr(run, name) for name in MASK}
     # Rows in which the policy never acted have no share.
     acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
+    ties = int(run.ties.sum())
     if json:
-        show_json(
-            {
-                "trace": out, "model": run.trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
-                "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
-                "steps": len(run), "forward_passes": max(run.forwards), "ties": int(run.ties.sum()),
-                "strongest": most, "moves": len(moves(run.trace)), "summary": ss.summary(run.trace),
-                **{str(name): share for name, share in acted.items()},
-                **{name: fact for extra in run.extras.values() for name, fact in extra.facts().items()},
-            }
-        )  # fmt: skip
+        data = {
+            "trace": out, "model": trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
+            "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
+            "steps": len(run), "forward_passes": max(run.forwards), "ties": ties,
+            "strongest": most, "moves": len(moves(trace)), "summary": ss.summary(trace),
+            **{str(name): share for name, share in acted.items()},
+        }  # fmt: skip
+        for extra in run.extras.values():
+            data |= extra.facts()
+        show_json(data)
         return
     answers = enumerate(run.texts) if run.decoding.generates else ()
     say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
-    ties = f"{int(run.ties.sum())} ties (tokens written while another was as confident)"
-    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, {ties}")
+    tied = f"{ties} ties (tokens written while another was as confident)"
+    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, {tied}")
     if run.hidden_share is not None:
         did = ", ".join(f"{name.heading} {share:.1%}" for name, share in acted.items() if share is not None)
         say(f"policy {run.policy}: {did}")
-    say(*(f"{name} {extra}" for name, extra in run.extras.items()), ss.diagnose(run.trace))
+    say(*(f"{name} {extra}" for name, extra in run.extras.items()), ss.diagnose(trace))
     positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)
     say(f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}")
     say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope show {out}")
@@ -243,14 +237,12 @@ def strongest(trace: ss.Trace, count: int = 3) -> list[dict[str, Any]]:
     from sinkscope.sinks.judging import Judge
 
     data = trace.dataset.isel(sample=0)
-    maps = step_position_map(trace.dataset.isel(sample=[0])).values[0]
+    mean = step_position_map(trace.dataset.isel(sample=[0]))[0].mean("step").values  # NaN: never seen
     unit = "% of a distant query's attention" if Judge.of(trace).percent else "× uniform"
-    seen = np.isfinite(maps).sum(axis=0)
-    mean = np.nansum(maps, axis=0) / np.maximum(1, seen)
     keys = []
-    for key in map(int, np.argsort(-mean, kind="stable")[: min(count, int((seen > 0).sum()))]):
-        ids = data["tokens"].isel(key=key).values
+    for key in np.argsort(-mean, kind="stable")[: min(count, np.isfinite(mean).sum())]:
+        ids, position = data["tokens"].isel(key=key).values, int(data["position"].isel(key=key))
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
-        words = {"position": int(data["position"].isel(key=key)), "token": token, "received": float(mean[key])}
-        keys.append({**words, "words": f"{mean[key]:.1f}{unit}"})
+        words = f"{mean[key]:.1f}{unit}"
+        keys.append({"position": position, "token": token, "received": float(mean[key]), "words": words})
     return keys
