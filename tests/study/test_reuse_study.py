@@ -16,7 +16,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.report.study import make_report
 from sinkscope.reuse.study.table import Rule
 from sinkscope.study import spec
-from sinkscope.study.cells import expanded_extras
+from sinkscope.study.cells import combined
 from sinkscope.study.store import Store
 
 pytestmark = pytest.mark.slow
@@ -152,12 +152,14 @@ def test_wrong_studies_are_refused(tmp_path: Path) -> None:
         spec.from_data({**base, "inspect": [grid]})
     with pytest.raises(InputError, match="prefix"):
         spec.from_data({**base, "evaluate": [{**grid, "reuse": ["prefx:2"]}]})
-    from sinkscope.decoding.causal import GreedyDecoding
+    from sinkscope import GreedyDecoding, LladaDecoding
 
     with pytest.raises(InputError, match="diffusion"):
-        expanded_extras({"reuse": ["prefix:2"]}, 1, GreedyDecoding())
+        combined({"reuse": ["prefix:2"]}, 1, GreedyDecoding())
     listed = {"reuse": ["none", "dkv-cache", "sparse:4,by=random,seed=3"]}
-    assert [{name: str(rule) for name, rule in extras.items()} for extras in expanded_extras(listed, 2)] == [
+    assert [
+        {name: str(rule) for name, rule in extras.items()} for extras in combined(listed, 2, LladaDecoding(block=64))
+    ] == [
         {},
         {"reuse": "prefix:8,fresh=masks"},
         {"reuse": "sparse:4,by=random,seed=3"},

@@ -7,14 +7,14 @@ computes the identity again, and refuses when it is another one. JSON is made of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
 
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.extras import EXTRAS, Extra
-from sinkscope.base.sink_rule import EPSILON
 from sinkscope.study import documents
 from sinkscope.study.facts import Facts
 from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
@@ -35,23 +35,6 @@ SCIENCE = "study/2"
 Kind = Literal["evaluate", "trace", "maps", "replay", "inspect"]
 
 
-class SinkOptions(NamedTuple):
-    """What is a sink in the statistics of traces, as in ss.detect."""
-
-    epsilon: float = EPSILON
-    rule: str = "auto"
-
-
-USUAL = SinkOptions()
-
-
-@dataclass(frozen=True)
-class Looks:
-    """What an inspection looks at: so many steps of each generation."""
-
-    looks: int
-
-
 @dataclass(frozen=True)
 class Cell:
     """An experiment on some documents.
@@ -59,8 +42,8 @@ class Cell:
     Attributes:
         model: what a worker loads. task, decoding_name: what the study calls them.
         documents: their numbers in the task.
-        capture: what is recorded of each generation, or looked at.
-        sinks: by what the statistics of traces find sinks. group: the name of the section of traces.
+        capture: what is recorded of each generation. looks: how many of its steps an inspection looks at.
+        sinks: by what the statistics of traces find sinks, where not as usual. group: the name of the section of traces.
         keep: whether recordings stay once their statistics are made. floor: of the accuracy without a policy, under which it is
             not computed. Neither is part of the identity.
         questions: digest of the documents' texts; "" before `identify` has read them.
@@ -72,8 +55,9 @@ class Cell:
     task: str
     decoding_name: str
     documents: tuple[int, ...]
-    capture: Capture | Looks | None = None
-    sinks: SinkOptions = USUAL
+    capture: Capture | None = None
+    looks: int = 0
+    sinks: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""
     keep: bool = True
     floor: float = 0.0
@@ -90,10 +74,10 @@ class Cell:
             **self.experiment.identity,
             "documents": {"count": len(self.documents), "digest": self.questions},
         }
-        if self.capture is not None:
-            identity["capture"] = asdict(self.capture)
-        if self.sinks != USUAL:
-            identity["sinks"] = self.sinks._asdict()
+        if self.capture is not None or self.looks:
+            identity["capture"] = {"looks": self.looks} if self.capture is None else asdict(self.capture)
+        if self.sinks:
+            identity["sinks"] = self.sinks
         known: dict[str, Any] = json.loads(json.dumps(identity))  # as a file has it
         return known
 
@@ -166,7 +150,7 @@ class Cell:
 
     def on(self, model: ModelIdentity) -> Cell:
         """The same cell with the model and the documents that are here."""
-        return _read(replace(self, experiment=replace(self.experiment, model=model)), {})
+        return replace(self, experiment=replace(self.experiment, model=model), questions=questions(self))
 
 
 def identify(cells: Sequence[Cell]) -> list[Cell]:
@@ -176,20 +160,20 @@ def identify(cells: Sequence[Cell]) -> list[Cell]:
     for cell in cells:
         if cell.experiment.model.weights is None:
             raise CheckpointError(f"{cell.model.source} is not on this machine")
-        whole = _read(cell, read)
+        asked = id(cell.experiment.task), cell.documents
+        if asked not in read:
+            read[asked] = questions(cell)
+        whole = replace(cell, questions=read[asked])
         same = unique.setdefault(whole.id, whole)
         if whole.keep and not same.keep:  # another section wants the recordings of the same cell
             unique[whole.id] = replace(same, keep=True)
     return list(unique.values())
 
 
-def _read(cell: Cell, known: dict[tuple[int, tuple[int, ...]], str]) -> Cell:
-    """The cell with the digest of its documents; `known`: of a task and its documents."""
-    key = id(cell.experiment.task), cell.documents
-    if key not in known:
-        asked = documents.numbered(cell.experiment.task, cell.documents)
-        known[key] = digest([[n, fingerprint(one)] for n, one in zip(cell.documents, asked, strict=True)])
-    return replace(cell, questions=known[key])
+def questions(cell: Cell) -> str:
+    """A digest of the texts of its documents."""
+    asked = documents.numbered(cell.experiment.task, cell.documents)
+    return digest([[n, fingerprint(one)] for n, one in zip(cell.documents, asked, strict=True)])
 
 
 # ---- the cells of a study --------------------------------------------------------------------------
@@ -207,27 +191,29 @@ def outline(
 
     if not study.models:
         raise InputError(f"study {study.name} has no models; give one with --model")
+
+    @cache
+    def task_of(name: str, family: str) -> Task:
+        data = study.data.get(registry.base_and_scheme(name)[0])
+        task = prepare(family, name, data, sandbox, grade=False)
+        if data is not None or is_file(name):
+            task.documents()  # a file that is damaged is said before anything is computed
+        return task
+
     auto = study.budget.least if samples is None else samples
-    tasks: dict[tuple[str, str], Task] = {}
     cells: list[Cell] = []
     for kind, grid in study.sections:
         for model in study.models_of(grid):
             family = facts[model.name].family
             if not grid.takes(family):
                 continue
-            name = grid.task_for(family)
-            if (name, family) not in tasks:
-                data = study.data.get(registry.base_and_scheme(name)[0])
-                tasks[name, family] = prepare(family, name, data, sandbox, grade=False)
-                if data is not None or is_file(name):
-                    tasks[name, family].documents()  # a file that is damaged is said before anything is computed
-            task = tasks[name, family]
+            task = task_of(name := grid.task_for(family), family)
             count = documents.count_of(grid.samples, task, auto)
             numbers = documents.chosen(study, grid, task, count, kind == "trace", exact)
             for called in grid.decodings:
                 decoding = _decoding(study, kind, called, task, model, family)
-                names = (name, called)
-                made = _section(kind, grid, facts[model.name], model, task, decoding, numbers, names)
+                shared = Cell(kind, Experiment(facts[model.name], task, decoding), model, name, called, numbers)
+                made = _section(grid, shared)
                 cells += made
                 if isinstance(grid, TraceGrid) and grid.maps:
                     few = documents.exemplars(task, numbers, grid.maps, exact)
@@ -238,25 +224,21 @@ def outline(
     return cells
 
 
-def _section(
-    kind: Kind, grid: Grid, facts: Facts, model: StudyModel, task: Task, decoding: Decoding, numbers: tuple[int, ...],
-    names: tuple[str, str],
-) -> list[Cell]:  # fmt: skip
-    """The cells of a section for one model and decoding: all policies get the same documents."""
+def _section(grid: Grid, cell: Cell) -> list[Cell]:
+    """The cells of a section for one model and decoding, which begin as `cell`: all policies get the same documents."""
+    from sinkscope.policies import parse_policy
     from sinkscope.trace.capture import Capture
 
-    capture: Capture | Looks | None = None
-    more: dict[str, Any] = {"floor": grid.floor}
     if isinstance(grid, TraceGrid):
-        capture, sinks = Capture(**grid.capture), SinkOptions(grid.epsilon, grid.rule)
-        more |= {"sinks": sinks, "group": grid.name, "keep": grid.keep}
+        capture = Capture(**grid.capture)
+        cell = replace(cell, capture=capture, sinks=grid.sinks, group=grid.name, keep=grid.keep)
     elif isinstance(grid, InspectGrid):
-        capture = Looks(grid.looks)
-    seeds = grid.seeds if decoding.draws else grid.seeds[:1]
+        cell = replace(cell, looks=grid.looks)
+    drawn = replace(cell.experiment, seeds=grid.seeds if cell.experiment.decoding.draws else grid.seeds[:1])
     return [
-        Cell(kind, Experiment(facts, task, decoding, policy, extras, seeds), model, *names, numbers, capture, **more)
-        for policy in expanded(grid.policies, grid.controls)
-        for extras in expanded_extras(grid.extras, grid.controls, decoding)
+        replace(cell, floor=grid.floor, experiment=replace(drawn, policy=policy, extras=extras))
+        for policy in draws(map(parse_policy, grid.policies), grid.controls)
+        for extras in combined(grid.extras, grid.controls, cell.experiment.decoding)
     ]
 
 
@@ -305,47 +287,35 @@ def brief(family: str) -> Decoding:
     return decoding_from_options(family, kinds(family)[0].brief)
 
 
-def expanded(policies: Sequence[str], controls: int) -> list[Policy | None]:
-    """Policies from their text forms, random ones once for each seed.
+def draws(things: Iterable[Policy | Extra | None], controls: int) -> list[Any]:
+    """Policies or extras, random ones once for each seed; None: nothing acts.
 
-    >>> [str(policy) for policy in expanded(["none", "random(top:1)"], 2)]
+    >>> [str(draw) for draw in draws([None, ss.parse_policy("random(top:1)")], 2)]
     ['None', 'random(top:1)', 'random(top:1),seed=1']
     """
-    from sinkscope.policies import parse_policy
+    from sinkscope.policies import Policy, parse_policy
 
-    made: dict[str, Policy | None] = {}
-    for text in policies:
-        policy = parse_policy(text)
-        if policy is None:
-            made["none"] = None
-            continue
-        first = policy.control.seed if policy.control is not None else 0
-        random = policy.with_seed(first) != policy.with_seed(first + 1)
-        for draw in [policy.with_seed(first + n) for n in range(controls)] if random else [policy]:
-            if str(draw) != draw.identity() and parse_policy(str(draw)) != draw:
-                raise InputError(f"policy {text!r} has the text form {str(draw)!r}, which is another policy")
+    made: dict[str, Any] = {}
+    for thing in things:
+        random: Any = thing.control if isinstance(thing, Policy) else thing
+        first = int(getattr(random, "seed", 0))
+        for draw in (thing and thing.with_seed(first + n) for n in range(controls)):
+            if isinstance(draw, Policy) and str(draw) != draw.identity() and parse_policy(str(draw)) != draw:
+                raise InputError(f"policy {str(thing)!r} has the text form {str(draw)!r}, which is another policy")
             made[str(draw)] = draw
     return list(made.values())
 
 
-def expanded_extras(
-    extras: Mapping[str, Sequence[str]], controls: int, decoding: Decoding | None = None
-) -> list[dict[str, Extra]]:
-    """Every combination of extras, from their text forms by kind; random ones once for each seed.
+def combined(extras: Mapping[str, Sequence[str]], controls: int, decoding: Decoding) -> list[dict[str, Extra]]:
+    """Every combination of extras, from their text forms by kind.
 
     Raises InputError for one that cannot act under the decoding.
     """
-    combined: list[dict[str, Extra]] = [{}]
+    choices = []
     for name, texts in extras.items():
-        made: dict[str, dict[str, Extra]] = {}
-        for extra in map(EXTRAS.find(name).read, texts):
-            if extra is None:
-                made["none"] = {}
-                continue
-            if decoding is not None:
+        read = [EXTRAS.find(name).read(text) for text in texts]
+        for extra in read:
+            if extra is not None:
                 extra.check(decoding)
-            first = int(getattr(extra, "seed", 0))
-            draws = [extra.with_seed(first + n) for n in range(controls if extra.draws else 1)]
-            made |= {str(draw): {name: draw} for draw in draws}
-        combined = [{**others, **mine} for others in combined for mine in made.values()]
-    return combined
+        choices.append([(name, draw) for draw in draws(read, controls)])
+    return [{name: extra for name, extra in chosen if extra is not None} for chosen in product(*choices)]

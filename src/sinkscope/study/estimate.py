@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import read_json, write_atomically
 from sinkscope.study import documents
-from sinkscope.study.cells import Cell, Looks, outline
+from sinkscope.study.cells import Cell, outline
 from sinkscope.study.deciding import deciding
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import Study, has_auto
@@ -29,8 +29,8 @@ UNKNOWN_PROMPT = 64
 def forwards(cell: Cell) -> int:
     """Forward passes of a cell, at most."""
     each = cell.experiment.decoding.passes
-    if isinstance(cell.capture, Looks):  # two generations, and what is looked at and patched
-        return cell.answers * (2 * each + 20 * cell.capture.looks)
+    if cell.kind == "inspect":  # two generations, and what is looked at and patched
+        return cell.answers * (2 * each + 20 * cell.looks)
     # A replay: with and without, and what compares them.
     times = 1 if cell.kind != "replay" else 3 if cell.exact else 5
     return cell.answers * each * times
@@ -39,10 +39,10 @@ def forwards(cell: Cell) -> int:
 def storage(cell: Cell, facts: Facts) -> int:
     """Bytes that a cell leaves on disk, roughly: 2 kB per record, and the arrays of a trace in half precision."""
     records, capture = 2048 * cell.answers, cell.capture
+    if cell.kind == "inspect" or not cell.keep:  # statistics alone
+        return records + (64 << 10) * cell.answers
     if capture is None:
         return records
-    if isinstance(capture, Looks) or not cell.keep:  # statistics alone
-        return records + (64 << 10) * cell.answers
     steps = -(-(forwards(cell) // max(1, cell.answers)) // capture.every)
     keys = UNKNOWN_PROMPT + cell.experiment.decoding.new_tokens
     heads = 1 if capture.level == "layers" else facts.heads
@@ -91,7 +91,7 @@ def work(cell: Cell, speeds: Speeds) -> float:
     passes = forwards(cell) / max(1, cell.answers)
     if cell.model.name in speeds:
         return passes * speeds[cell.model.name].of(cell)
-    return passes * (3.0 if cell.capture else 1.0 if cell.experiment.policy is None else 2.0)
+    return passes * (3.0 if cell.capture or cell.looks else 1.0 if cell.experiment.policy is None else 2.0)
 
 
 def seconds(cells: Iterable[Cell], speeds: Speeds, workers: int) -> float:

@@ -78,13 +78,13 @@ def present(study: Study) -> tuple[Study, str]:
     if not absent:
         return study, ""
 
-    def without(grid: Grid) -> Grid | None:
+    def without(_: str, grid: Grid) -> Grid | None:
         left = tuple(name for name in grid.models if name not in absent)
         return None if grid.models and not left else replace(grid, models=left)
 
     models = tuple(model for model in study.models if model.name not in absent)
     line = f"left out: {', '.join(absent)} ({next(iter(absent.values()))})"
-    return replace(each_section(study, without), models=models), line
+    return each_section(study, without, models=models), line
 
 
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:

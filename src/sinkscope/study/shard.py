@@ -23,7 +23,7 @@ from sinkscope.generation.replay import replay
 from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.study.cells import Cell, Looks
+from sinkscope.study.cells import Cell
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.store import Key, Store, part_bytes, statistics_bytes
@@ -180,7 +180,7 @@ def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
         parts = PARTS if cell.experiment.policy or not cell.exact else (*PARTS, SETTINGS)
-        part = sink_statistics(run.trace, **cell.sinks._asdict(), parts=parts)
+        part = sink_statistics(run.trace, **cell.sinks, parts=parts)
         write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
     if not cell.keep:
         path.unlink()
@@ -229,8 +229,7 @@ class _Inspector:
         if can_grade(task):
             output = decode_answer(model, run.answer(0), task.scheme)
             labels["right"] = [float(task.grade(item.document, output).passed)]
-        looks = cell.capture.looks if isinstance(cell.capture, Looks) else 1
-        (part,) = survey(model, run, other, looks, labels)
+        (part,) = survey(model, run, other, cell.looks, labels)
         path = store.refuse_links(store.statistics_file(cell.id, item.index, item.seed))
         write_atomically(path, part_bytes(part))
         return recorded(model, task, item, run, prompt, {"void": void_flags(model, run)})

@@ -178,12 +178,18 @@ class TraceGrid(Grid):
             raise InputError(
                 f"[[trace]] {self.name}: recordings with maps or under policies are read again later; leave keep = false out"
             )
-        if (self.rule, self.epsilon) != ("auto", EPSILON):
+        if self.sinks:
             from sinkscope.sinks.judging import check_rule  # what reads arrays is not needed to name a study
 
             check_rule(self.rule, self.epsilon)
         whole("maps", self.maps, 0)
         whole("maps_every", self.maps_every, 1)
+
+    @property
+    def sinks(self) -> dict[str, Any]:
+        """What is a sink, as arguments of ss.detect; empty: as usual."""
+        usual = (self.rule, self.epsilon) == ("auto", EPSILON)
+        return {} if usual else {"epsilon": self.epsilon, "rule": self.rule}
 
 
 @dataclass(frozen=True)
@@ -322,26 +328,26 @@ def changed(
     strangers = [name for name in names if name not in asked] if all(grid.models for grid in study.grids) else []
     whole_tasks = {(kind, name) for kind, grid in study.sections if grid.fixed for name in grid.tasks}
     options: dict[str, dict[str, Any]] = {"evaluate": {"samples": samples}, "trace": {"epsilon": epsilon, "rule": rule}}
-    sections: dict[str, list[Grid]] = {kind: [] for kind in SECTIONS}
-    for kind, grid in study.sections:
+    asked_of = other or study.models
+    if not asked_of:
+        raise InputError(
+            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch, or give the "
+            "folder of a training sweep with --runs"
+        )
+
+    def change(kind: str, grid: Grid) -> Grid | None:
         new: dict[str, Any] = {key: value for key, value in options.get(kind, {}).items() if value is not None}
         if other and grid.models:
             new["models"] = tuple(one for one in (*grid.models, *strangers) if one in names)
         if task is not None and not grid.fixed:
             new |= _put(kind, task)
         # A section without any of the models, or one whose new task another section asks whatever is changed, says nothing more.
-        if new.get("models") != () and (kind, new.get("task")) not in whole_tasks:
-            sections[kind].append(dataclasses.replace(grid, **new))
-    every = other or study.models
-    if not every:
-        raise InputError(
-            f"study {study.name} is for any one model: name it with --model, such as --model organism/scratch, or give the "
-            "folder of a training sweep with --runs"
-        )
-    changes: dict[str, Any] = {kind: tuple(grids) for kind, grids in sections.items()}
-    changes["data"] = {**study.data, **(data or {})}
-    changes["models"] = every if dtype is None else tuple(dataclasses.replace(one, dtype=dtype) for one in every)
-    study = dataclasses.replace(study, **changes)
+        useless = new.get("models") == () or (kind, new.get("task")) in whole_tasks
+        return None if useless else dataclasses.replace(grid, **new)
+
+    if dtype is not None:
+        asked_of = tuple(dataclasses.replace(model, dtype=dtype) for model in asked_of)
+    study = each_section(study, change, models=asked_of, data={**study.data, **(data or {})})
     check_names(study)
     return study
 
@@ -375,7 +381,8 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     models = data.get("models", [])
     if isinstance(models, list):  # a source alone is a model
         data = {**data, "models": [{"source": one} if isinstance(one, str) else one for one in models]}
-    data = {**data, **{kind: _extras_apart(data[kind]) for kind in SECTIONS if kind in data}}
+    sections = {kind: data[kind] for kind in SECTIONS if isinstance(data.get(kind), list)}
+    data = {**data, **{kind: [_extras_apart(section) for section in each] for kind, each in sections.items()}}
     try:
         study: Study = fit(Study, data, strict=True)
     except InputError as error:
@@ -385,45 +392,42 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
     return study
 
 
-def _extras_apart(sections: Any) -> Any:
-    """Sections with what stands under the name of a kind of extra in their field `extras`."""
-    if not isinstance(sections, list) or not all(isinstance(one, Mapping) for one in sections):
-        return sections  # what is wrong with them is said when they are read
-    parts = [({name: one[name] for name in EXTRAS if name in one}, one) for one in sections]
-    return [
-        {**{name: value for name, value in one.items() if name not in named}, "extras": named} if named else one
-        for named, one in parts
-    ]
+def _extras_apart(section: Any) -> Any:
+    """A section with what stands under the name of a kind of extra in its field `extras`."""
+    if not isinstance(section, Mapping):
+        return section  # what is wrong with it is said when it is read
+    extras = {name: section[name] for name in EXTRAS if name in section}
+    return {**{name: value for name, value in section.items() if name not in extras}, "extras": extras}
 
 
 def to_toml(study: Study) -> str:
     """The study as TOML text that `from_data` reads back, all but None written out, which TOML does not have and is a default."""
     import tomli_w
 
-    def known(data: Any) -> Any:
-        if isinstance(data, dict):
-            return {name: known(value) for name, value in data.items() if value is not None}
-        return [known(value) for value in data] if isinstance(data, (list, tuple)) else data
-
-    data = dataclasses.asdict(study)
+    data = dataclasses.asdict(
+        study, dict_factory=lambda pairs: {key: value for key, value in pairs if value is not None}
+    )
     for section in (section for kind in SECTIONS for section in data[kind]):
         section |= section.pop("extras")
-    return tomli_w.dumps(known(data))
+    return tomli_w.dumps(data)
 
 
 def with_samples(study: Study, samples: int) -> Study:
     """The study with "auto" replaced by a number."""
-    return each_section(
-        study, lambda grid: dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
-    )
+
+    def counted(_: str, grid: Grid) -> Grid:
+        return dataclasses.replace(grid, samples=samples) if grid.samples == "auto" else grid
+
+    return each_section(study, counted)
 
 
-def each_section(study: Study, change: Callable[[Grid], Grid | None]) -> Study:
-    """The study with each of its sections changed; None takes one out."""
-    made: dict[str, Any] = {
-        kind: tuple(new for grid in getattr(study, kind) if (new := change(grid)) is not None) for kind in SECTIONS
+def each_section(study: Study, change: Callable[[str, Grid], Grid | None], **changes: Any) -> Study:
+    """The study with each section (its kind, itself) changed, None takes one out, and other fields at the same time."""
+    new: Any = {
+        kind: tuple(made for grid in getattr(study, kind) if (made := change(kind, grid)) is not None)
+        for kind in SECTIONS
     }
-    return dataclasses.replace(study, **made)
+    return dataclasses.replace(study, **new, **changes)
 
 
 def has_auto(study: Study) -> bool:

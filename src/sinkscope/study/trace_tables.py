@@ -94,7 +94,7 @@ def pairs(store: Store, cells: Sequence[Cell]) -> Frames:
             without, under = (
                 Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
             )
-            compared = compare_traces(without, under, **cell.sinks._asdict())
+            compared = compare_traces(without, under, **cell.sinks)
             about = {**cell.columns(), "document": row.document}
             frames["pairs"].append(with_columns(mechanisms(compared), about))
             counts.append(compared[list(COUNTS)].sum("step"))
