@@ -56,13 +56,13 @@ def test_an_array_has_tasks_of_one_model_each_about_as_many_as_workers() -> None
     from sinkscope.study.on_slurm import SlurmExecutor
 
     jobs: list[Any] = [
-        SimpleNamespace(name=f"{model}{number}", work=1.0, cell=SimpleNamespace(model=Model(model)))
+        SimpleNamespace(at=f"{model}{number}", cell=SimpleNamespace(model=Model(model)))
         for model, many in (("a", 4), ("b", 2))
         for number in range(many)
     ]
     executor = SlurmExecutor.__new__(SlurmExecutor)
     executor.workers = 3
-    parts = [[job.name for job in part] for part in executor._parts(jobs)]
+    parts = [[job.at for job in part] for part in executor._parts(jobs)]
     assert parts == [["a0", "a2"], ["a1", "a3"], ["b0", "b1"]]
     executor.workers = 1
     assert [len(part) for part in executor._parts(jobs)] == [4, 2]

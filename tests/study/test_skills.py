@@ -19,7 +19,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.tables import skills as skills_section
 from sinkscope.statistics import equal_means, equal_shifts
-from sinkscope.study.skills import SkillAnswers, compare_skills, matched_levels, skill_tables
+from sinkscope.study.skills import STRATUM, compare_skills, matched_levels, skill_tables
 from sinkscope.study.trace_tables import with_columns
 from sinkscope.tasks.battery import SKILLS, stratum_of
 from sinkscope.verdicts import Reason
@@ -34,17 +34,22 @@ def simulated(
     each: int,
     kept: Mapping[str, float],
     control: Mapping[str, float],
-) -> dict[str, SkillAnswers]:
+) -> pd.DataFrame:
     """Skills with these unmasked accuracies by level; what is right stays right with probability `kept`, or `control`."""
-    made = {}
+    made = []
     for skill in kept:
         own: Any = accuracy.get(skill, accuracy)  # type: ignore[call-overload]
         level = np.repeat(list(own), each)
         plain = rng.random(len(level)) < np.repeat(list(own.values()), each)
         policy = plain & (rng.random(len(level)) < kept[skill])
         draws = plain & (rng.random((DRAWS, len(level))) < control[skill])
-        made[skill] = SkillAnswers(level, *(scores.astype(float) for scores in (plain, policy, draws)))
-    return made
+        made.append(scores_of(skill, level, plain, policy, draws))
+    return pd.concat(made)
+
+
+def scores_of(skill: str, level: Any, plain: Any, policy: Any, draws: Any) -> pd.DataFrame:
+    columns = {"skill": skill, "difficulty": level, "plain": plain, "policy": policy, "control": draws.mean(0)}
+    return pd.DataFrame(columns).astype(dict.fromkeys(("plain", "policy", "control"), float))
 
 
 LEVELS = {2: 0.9, 4: 0.7, 8: 0.4}
@@ -98,16 +103,16 @@ def test_easy_answers_make_no_difference(each: int) -> None:
     assert before >= 5
 
 
-def margins(rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float) -> dict[str, SkillAnswers]:
+def margins(rng: np.random.Generator, each: int, shift: Mapping[str, float], control: float) -> pd.DataFrame:
     """Skills whose answers are right where a margin is above 0, at accuracies of their own; a policy lowers every margin."""
-    made = {}
+    made = []
     for skill, lowered in shift.items():
         level = np.repeat([1, 2, 3], each)
         margin = rng.normal(np.repeat(rng.uniform(-0.25, 2.0, 3), each))
         noise = 0.3 * rng.normal(size=(DRAWS + 2, len(level)))
         scores = [margin > 0, margin - lowered + noise[0] > 0, margin - control + noise[2:] > 0]
-        made[skill] = SkillAnswers(level, *(each.astype(float) for each in scores))
-    return made
+        made.append(scores_of(skill, level, *scores))
+    return pd.concat(made)
 
 
 @pytest.mark.slow
@@ -122,12 +127,9 @@ def test_accuracies_that_are_not_quite_equal_make_no_difference(
     for _ in range(runs):
         given = margins(rng, each, dict.fromkeys(SKILLS, shift), control)
         wrong += compare_skills(given).verdict.answer == "differs"
-        chosen = matched_levels(given)[1]
-        lost = []
-        for skill, levels in chosen.items():
-            own = given[skill]
-            use = np.isin(own.level, levels) & (own.plain == 1)
-            lost.append(own.control[:, use].mean(0) - own.policy[use])
+        matched = pd.MultiIndex.from_frame(given[STRATUM]).isin(matched_levels(given))
+        right = given[matched & (given["plain"] == 1)]
+        lost = [rows["control"] - rows["policy"] for _, rows in right.groupby("skill", sort=False)]
         one_scale += equal_means(lost, draws=200) < 0.025
     assert wrong <= 0.05 * runs
     assert one_scale > 0.1 * runs  # which is why one scale is not enough
@@ -165,18 +167,15 @@ def test_skills_are_compared_where_the_model_does_them_equally_well() -> None:
         "planning": {2: 0.1, 4: 0.0, 6: 0.0},
     }
     given = simulated(rng, accuracy, 200, dict.fromkeys(accuracy, 0.5), dict.fromkeys(accuracy, 0.9))
-    target, chosen = matched_levels(given)
-    assert 0.5 < target < 0.7
-    assert chosen == {"retrieval": (8,), "logic": (1,), "state": (2,)}
+    assert set(matched_levels(given)) == {("retrieval", 8), ("logic", 1), ("state", 2)}
     found = compare_skills(given)
     assert found.left_out == ("planning",)
     for loss in found.skills:
-        assert loss.accuracy == pytest.approx(target, abs=0.1)
-        own = given[loss.skill]
-        use = np.isin(own.level, loss.levels) & (own.plain == 1)
-        assert loss.n == use.sum()
-        assert loss.kept == pytest.approx(own.policy[use].mean())
-        assert loss.control_kept == pytest.approx(own.control[:, use].mean())
+        assert loss.accuracy == pytest.approx(0.6, abs=0.1)
+        own = given[(given["skill"] == loss.skill) & given["difficulty"].isin(loss.levels) & (given["plain"] == 1)]
+        assert loss.n == len(own)
+        assert loss.kept == pytest.approx(own["policy"].mean())
+        assert loss.control_kept == pytest.approx(own["control"].mean())
         assert loss.beyond.value == pytest.approx(loss.control_kept - loss.kept)
         assert loss.beyond.low < loss.beyond.value < loss.beyond.high
 

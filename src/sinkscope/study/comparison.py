@@ -7,7 +7,7 @@ same settings, policy apart; anything else is refused, with the difference named
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from sinkscope.base.masked import Masked
 from sinkscope.decoding import decoding_from_json
 from sinkscope.statistics import (
     LEAST_SEEDS,
+    Comparison,
     align,
     bounded,
     compare,
@@ -78,16 +79,15 @@ def merged(evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         by_settings[json.dumps(evaluation.settings, sort_keys=True)].append(evaluation)
     runs = []
     for parts in by_settings.values():
-        records = [record for part in parts for record in part.records]
-        seen: set[tuple[str, int]] = set()
-        for record in records:
-            if (record.document, record.seed) in seen:
-                raise InputError(
-                    f"two of the runs hold document {record.document} with seed {record.seed} under the same settings "
-                    f"(policy {name_of(record.settings)}): give each run once"
-                )
-            seen.add((record.document, record.seed))
-        records.sort(key=lambda record: (record.index, record.seed))
+        records = sorted(
+            (record for part in parts for record in part.records), key=lambda each: (each.index, each.seed)
+        )
+        (document, seed), times = Counter((record.document, record.seed) for record in records).most_common(1)[0]
+        if times > 1:
+            raise InputError(
+                f"two of the runs hold document {document} with seed {seed} under the same settings "
+                f"(policy {name_of(parts[0].settings)}): give each run once"
+            )
         runs.append(Evaluation(tuple(records), parts[0].settings))
     return runs
 
@@ -149,39 +149,29 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
     shares, tested = first.measure == ACCURACY, not sampled or len(first.seeds) >= LEAST_SEEDS
     ranked = np.argsort(documents)  # the order in which documents are paired decides what a random test draws
 
-    def difference(name: str, base: str) -> tuple[Any, ...]:
-        """Paired, between the means over draws of two runs."""
-        found = compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
-        return *found.difference, found.p
+    def paired(name: str, base: str) -> Comparison:
+        """Between the means over draws of two runs."""
+        return compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
 
-    def effect(name: str, control: str) -> tuple[Any, ...]:
-        """Paired, over the mean of a control's seeds; their number and spread."""
-        if not tested or len(draws.get(control, ())) < LEAST_SEEDS:
-            return (None,) * 6
-        drawn = draws[control][:, ranked]
-        found = effect_over_control(draws[name].mean(0)[ranked], drawn, shares=shares)
-        return *found.difference, found.p, len(drawn), float(drawn.mean(axis=1).std(ddof=1))
-
-    rows: dict[str, dict[str, Any]] = {}
-    for name in sorted(by_name, key=in_order):
-        controls = {} if name == "none" else controls_of(name, by_name)
+    rows = {name: _plain(by_name[name], draws[name], name) for name in sorted(by_name, key=in_order)}
+    for name, row in rows.items():
+        controls = controls_of(name, by_name)
         compared = tested and name != "none" and "none" in draws
-        row = _plain(by_name[name], draws[name], name)
-        row |= _test("difference", difference(name, "none") if compared else (None,) * 4)
+        row |= _test("difference", paired(name, "none") if compared else None)
         for match in MATCHES:
-            *numbers, seeds, spread = effect(name, controls.get(match, ""))
-            stem = f"effect_{match}"
-            row |= _test(stem, numbers) | {f"{stem}_seeds": seeds, f"{stem}_spread": spread}
+            drawn = draws[controls[match]][:, ranked] if match in controls else draws[name][:0]
+            enough, stem = tested and len(drawn) >= LEAST_SEEDS, f"effect_{match}"
+            mean = draws[name].mean(0)[ranked]
+            row |= _test(stem, effect_over_control(mean, drawn, shares=shares) if enough else None)
+            row[f"{stem}_seeds"] = len(drawn) if enough else None
+            row[f"{stem}_spread"] = float(drawn.mean(axis=1).std(ddof=1)) if enough else None
         paper = published(row["model"], row["task"], name)
         row |= {"paper": paper and paper.value, "paper_plus_minus": paper and paper.plus_minus}
         row["detectable"] = detectable(draws["none"].mean(0)) if shares and "none" in draws else None
-        rows[name] = row
-    for name, row in rows.items():
-        # Only now, when the rows of all controls are there.
-        beside = rows.get(controls_of(name, by_name).get("count", ""), {})
+        beside = rows.get(controls.get("count", ""), {})
         row |= {"control": beside.get("policy"), "control_draws": beside.get("draws")}
         row |= {f"control_{part}": beside.get(part) for part in (first.measure, Masked.REMOVED)}
-        row |= bounded("over_control", *(difference(name, beside["policy"])[:3] if beside else ()))
+        row |= bounded("over_control", *(paired(name, beside["policy"]).difference if beside else ()))
     return list(rows.values())
 
 
@@ -216,9 +206,9 @@ def _plain(runs: list[Evaluation], draws: Scores, name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _test(stem: str, numbers: Sequence[Any]) -> dict[str, Any]:
+def _test(stem: str, test: Comparison | None) -> dict[str, Any]:
     """A paired test as columns; its corrected p is filled in for the whole table."""
-    return {**bounded(stem, *numbers), f"{stem}_p_holm": None}
+    return {**bounded(stem, *((*test.difference, test.p) if test else (None,) * 4)), f"{stem}_p_holm": None}
 
 
 def detectable(scores: Scores) -> float:

@@ -9,7 +9,6 @@ slurm   job arrays through submitit
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import threading
@@ -21,9 +20,11 @@ from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from typing import Any, ClassVar
 
+from loky import cpu_count
+
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError, SinkscopeError, nearest
-from sinkscope.study.worker import AT_HAND, Job, JobResult, WorkerSettings, cpu_workers, do, threads
+from sinkscope.study.worker import AT_HAND, Job, JobResult, WorkerSettings, do
 
 NAMES = ("local", "here", "ray", "slurm")
 TRIES = 4
@@ -93,8 +94,8 @@ class Executor:
             left = again
             if tries == TRIES:
                 raise ShardFailedError(
-                    f"{left[0].name} ({left[0].cell.said}) lost its worker {TRIES} times; is there too little memory? What is "
-                    "done is safe: run the same command again with fewer --workers"
+                    f"{left[0].cell.said} lost its worker {TRIES} times; is there too little memory? What is done is safe: run "
+                    "the same command again with fewer --workers"
                 )
 
     def _round(self, jobs: Sequence[Job], finished: Finished, waiting: Waiting | None) -> list[Job]:
@@ -175,7 +176,9 @@ class LocalExecutor(Executor):
     def _started(self) -> Any:
         import loky
 
-        each = threads(self.workers)
+        # An equal share of the cores, or OMP_NUM_THREADS where it is set.
+        asked = os.environ.get("OMP_NUM_THREADS", "")
+        each = int(asked) if asked.isdigit() and int(asked) else max(1, cpu_count() // self.workers)
         environment = {
             "OMP_NUM_THREADS": str(each),
             "TOKENIZERS_PARALLELISM": "false",
@@ -211,7 +214,7 @@ def _ctrl_c_ignored() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-_PROCESS: tuple[WorkerSettings, str, int] | None = None
+_PROCESS: tuple[WorkerSettings, str, int]
 """In a worker's process: its settings, device and threads."""
 
 
@@ -228,16 +231,12 @@ def _read_libraries() -> None:
 
 
 def _run_job(job: Job) -> JobResult:
-    if _PROCESS is None:
-        raise RuntimeError("the worker's process was not started by LocalExecutor")
     settings, device, each = _PROCESS
     return do(settings, job, device, each)
 
 
 def end_with(parent: int) -> None:
     """End this process when its parent ends, whatever it is doing; loky's processes would finish their job first."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -248,7 +247,7 @@ def end_with(parent: int) -> None:
 
 
 def local_devices(settings: WorkerSettings) -> list[str]:
-    """A device for each worker on this machine."""
+    """A device for each worker on this machine; CPUs: as many as there are cores, while all models fit into half the memory."""
     from sinkscope.models.load import resolve_device
 
     where = resolve_device(settings.device)
@@ -260,4 +259,6 @@ def local_devices(settings: WorkerSettings) -> list[str]:
         return [chosen[i % len(chosen)] for i in range(settings.workers or len(chosen))]
     if where.type != "cpu":
         return [str(where)] * (settings.workers or 1)
-    return ["cpu"] * (settings.workers or cpu_workers(settings.memory))
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fitting = installed // (2 * settings.memory) if settings.memory else installed
+    return ["cpu"] * (settings.workers or max(1, min(int(cpu_count()), fitting)))

@@ -55,7 +55,7 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
             family=models[measures.subject].family,
             bears=models[measures.subject].published and measures.bears,
         )
-        for part in (_graded(frames, models), _read(frames, models), _traced(frames), _pairs(frames))
+        for part in (_scored(frames, models), _traced(frames), _pairs(frames))
         for measures in part
     ]
     order = list(models)
@@ -110,42 +110,30 @@ def by_model(measured: Iterable[Measures]) -> dict[str, list[Measures]]:
     return known
 
 
-def _graded(frames: Frames, models: Models) -> Iterator[Measures]:
-    frame = frames.get("records")
-    if frame is None:
-        return
-    decodings = frame.groupby("task")["decoding_name"].nunique()
-    for model, task, decoding, runs in _runs(frame, frames.get("results"), "passed", models):
-        about = f"{task}, {decoding}" if decodings[task] > 1 else task
-        base = base_and_scheme(task)[0]
-        yield Measures(model, about=about, runs=runs, guess=GUESSED.get(base, 0.0), bears=base in TABLE)
-
-
-def _read(frames: Frames, models: Models) -> Iterator[Measures]:
-    if "passages" in frames:
-        for model, task, decoding, runs in _runs(frames["passages"], frames.get("likelihood"), "nll", models):
-            yield Measures(model, kind=Kind.TEXTS, about=f"{task}, {decoding}", runs=runs)
-
-
-def _runs(
-    frame: pd.DataFrame, summed: pd.DataFrame | None, score: str, models: Models
-) -> Iterator[tuple[str, str, str, dict[str, PolicyRun]]]:
-    """(model, task, decoding, policy → its run, also under its role): seeds, and draws of a control, averaged by document."""
+def _scored(frames: Frames, models: Models) -> Iterator[Measures]:
+    """Answers, then texts that were read. Seeds, and draws of a control, are averaged by document."""
+    sources = (("records", "results", "passed", Kind.ACCURACIES), ("passages", "likelihood", "nll", Kind.TEXTS))
     setting = ["model", "task", "decoding_name"]
-    rows_of = [] if summed is None else summed.to_dict("records")
-    masks = {(*(str(row[name]) for name in setting), pooled(str(row["policy"]))): row for row in rows_of}
-    for key, part in frame.groupby(setting, sort=False):
-        model, task, decoding = map(str, key)
-        runs = {}
-        for policy, rows in part.groupby(part["policy"].map(pooled), sort=False):
-            means = rows[score].astype(float).groupby(rows["document"]).mean()
-            scores = {str(document): float(mean) for document, mean in means.items()}
-            runs[str(policy)] = PolicyRun.of(scores, masks.get((model, task, decoding, str(policy)), {}))
-        causal = models[model].family == "causal"
-        for policy in tuple(runs):  # the first of each role
-            if part_played := role(policy, causal):
-                runs.setdefault(part_played, runs[policy])
-        yield model, task, decoding, runs
+    for answers, summed, score, kind in sources:
+        if answers not in frames:
+            continue
+        frame, rows_of = frames[answers], frames[summed].to_dict("records") if summed in frames else []
+        masks = {(*(str(row[name]) for name in setting), pooled(str(row["policy"]))): row for row in rows_of}
+        decodings = frame.groupby("task")["decoding_name"].nunique()
+        for key, part in frame.groupby(setting, sort=False):
+            model, task, decoding = map(str, key)
+            runs = {}
+            for policy, rows in part.groupby(part["policy"].map(pooled), sort=False):
+                means = rows[score].astype(float).groupby(rows["document"]).mean()
+                scores = {str(document): float(mean) for document, mean in means.items()}
+                runs[str(policy)] = PolicyRun.of(scores, masks.get((model, task, decoding, str(policy)), {}))
+            for policy in tuple(runs):  # also under its role, the first of each
+                if part_played := role(policy, models[model].family == "causal"):
+                    runs.setdefault(part_played, runs[policy])
+            about = f"{task}, {decoding}" if kind == Kind.TEXTS or decodings[task] > 1 else task
+            base = base_and_scheme(task)[0]
+            guess = GUESSED.get(base, 0.0)
+            yield Measures(model, kind=kind, about=about, runs=runs, guess=guess, bears=base in TABLE)
 
 
 def _traced(frames: Frames) -> Iterator[Measures]:

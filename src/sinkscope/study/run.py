@@ -72,14 +72,12 @@ class Outcome:
     Attributes:
         frames: table → DataFrame; `not_graded` lists the evaluations whose answers could not be graded on this machine.
         computed: answers that were computed in this call.
-        manifest: the content of manifest.json.
     """
 
     root: Path
     study: Study
     frames: Mapping[str, pd.DataFrame]
     computed: int
-    manifest: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_study(
@@ -158,7 +156,6 @@ class _Run:
     computed: int = 0
     graded: int = 0
     timings: dict[str, float] = field(default_factory=dict)
-    workers: int = 0
 
     def do(self, cells: list[Cell]) -> Outcome:
         """Compute what is missing of these cells, and make the tables."""
@@ -182,7 +179,6 @@ class _Run:
             self._compute(cells, cells, speeds, size)
         finally:
             if "executor" in vars(self):
-                self.workers = self.executor.workers
                 self.executor.close()
         self._grade(cells)
         self.timings["computing"] = round(time.monotonic() - self.begun, 2)
@@ -236,8 +232,10 @@ class _Run:
         # Those of one model together, which is then loaded once by each worker; long ones first, so that none ends late.
         total: dict[str, float] = defaultdict(float)
         for shard in shards:
-            total[shard.cell.model.name] += each[shard.cell.id] * shard.size
-        shards.sort(key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * one.size))
+            total[shard.cell.model.name] += each[shard.cell.id] * len(shard.numbers)
+        shards.sort(
+            key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * len(one.numbers))
+        )
         self.progress.begin(sum(estimate.work(cell, speeds) * cell.answers for cell in every), done())
         try:
             self.executor.run(shards, lambda shard, _: look([shard]), look)
@@ -280,7 +278,7 @@ class _Run:
         grades = tables.grades_of(self.store, cells)
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), sorted(PLUGINS)])
         if old.get("inputs") == inputs and not self.computed and set(frames) == set(old.get("tables", {})):
-            return Outcome(self.store.root, self.study, frames, 0, old)
+            return Outcome(self.store.root, self.study, frames, 0)
         self.progress.say("making the tables")
         begun = time.monotonic()
         frames = tables.build(self.store, cells)
@@ -289,7 +287,8 @@ class _Run:
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
         call = {
             "when": datetime.now(UTC).isoformat(timespec="seconds"), "on": self.on, "host": platform.node(),
-            "machine": platform.machine(), "workers": self.workers, "sandbox": self.sandbox,
+            "machine": platform.machine(),
+            "workers": self.executor.workers if "executor" in vars(self) else 0, "sandbox": self.sandbox,
             "answers_computed": self.computed, "answers_graded_later": self.graded, "seconds": self.timings,
         }  # fmt: skip
         manifest = {
@@ -312,7 +311,7 @@ class _Run:
             "calls": [*old.get("calls", []), call],
         }
         write_atomically(self.store.manifest_file, json.dumps(manifest, indent=1) + "\n")
-        return Outcome(self.store.root, self.study, frames, self.computed, manifest)
+        return Outcome(self.store.root, self.study, frames, self.computed)
 
 
 def sandbox_line(cells: Sequence[Cell], kind: str) -> str:

@@ -49,16 +49,6 @@ class Shard:
     stop: int
     numbers: tuple[int, ...]
 
-    @property
-    def name(self) -> str:
-        """Unique in a study."""
-        return f"{self.cell.id}/{self.start:06d}-{self.stop:06d}"
-
-    @property
-    def size(self) -> int:
-        """The number of answers."""
-        return self.stop - self.start
-
 
 def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: int) -> list[Shard]:
     """The shards of unfinished cells, about `size` answers each, evenly cut.

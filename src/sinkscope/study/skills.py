@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from sinkscope.statistics import (
     CONFIDENCE,
@@ -34,7 +33,6 @@ from sinkscope.statistics import (
     equal_means,
     equal_ratios,
     equal_shifts,
-    over_seeds,
     paired_interval,
     wilson,
 )  # fmt: skip
@@ -43,8 +41,9 @@ from sinkscope.tasks.battery import SKILLS
 from sinkscope.verdicts import Measure, Reason, Side, Status, Verdict, certain, wording
 from sinkscope.verdicts.verdict import point, weighed
 
-Array = NDArray[np.float64]
-STRATUM = ["skill", "difficulty", "document"]
+Right = Mapping[str, pd.DataFrame]
+"""Skill → its documents at its levels that are right without a policy, as `compare_skills` takes them."""
+STRATUM = ["skill", "difficulty"]
 
 BAND = 0.1
 """Unmasked accuracies this near to a common one count as equal."""
@@ -59,21 +58,6 @@ ALIKE = 0.1
 """Skills are alike when none loses this much more or less than the others."""
 FLOOR = 0.1
 """A skill of which a policy leaves less than this is at the floor; if all are, their losses only mirror the control's."""
-
-
-class SkillAnswers(NamedTuple):
-    """Scores of one skill, 1 right and 0 wrong, for the same n documents.
-
-    Attributes:
-        level: [n], the difficulty of each document.
-        plain: [n], without a policy; policy: [n].
-        control: [seeds, n], at least 3 draws of the policy's random control.
-    """
-
-    level: NDArray[np.int64]
-    plain: Array
-    policy: Array
-    control: Array
 
 
 class SkillLoss(NamedTuple):
@@ -101,44 +85,46 @@ class SkillComparison(NamedTuple):
     """The skills that can be compared, and what follows.
 
     Attributes:
-        accuracy: the common unmasked accuracy; NaN where no two skills have one.
         p: of equal losses beyond the control, the larger one of the two scales; NaN where it was not tested.
-        left_out: skills that have no level of that accuracy, or too few right answers.
+        left_out: skills that have no level of the common accuracy, or too few right answers.
         verdict: on the skill that is farthest from the others: "differs", "alike" (no skill is apart by ALIKE), or undecided.
     """
 
     skills: tuple[SkillLoss, ...]
-    accuracy: float
     p: float
     left_out: tuple[str, ...]
     verdict: Verdict
 
 
-def compare_skills(answers: Mapping[str, SkillAnswers]) -> SkillComparison:
-    """The comparison over all skills that share an unmasked accuracy."""
-    target, chosen = matched_levels(answers)
-    left_out = tuple(skill for skill in answers if skill not in chosen)
-    if len(chosen) < 2:
+def compare_skills(answers: pd.DataFrame) -> SkillComparison:
+    """The comparison over all skills that share an unmasked accuracy.
+
+    answers: a row for each document with its skill and difficulty, and its scores, 1 right and 0 wrong: plain (without a
+    policy), policy, and control (the mean of the draws of the policy's random control, at least 3).
+    """
+    matched = answers[pd.MultiIndex.from_frame(answers[STRATUM]).isin(matched_levels(answers))]
+    right = {str(skill): rows for skill, rows in matched[matched["plain"] >= RIGHT].groupby("skill")}
+    left_out = tuple(skill for skill in sorted(set(answers["skill"])) if skill not in right)
+    if len(right) < 2:
         nothing = Verdict(measure=Measure.SKILL_APART, reason=Reason.TOO_FEW_RIGHT)
-        return SkillComparison((), target, float("nan"), left_out, nothing)
-    matched = {skill: _right(answers[skill], levels) for skill, levels in chosen.items()}
-    losses = _losses(answers, chosen, matched)
-    p = max(
-        equal_means([over_seeds(answer.control) - answer.policy for answer in matched.values()]),
-        equal_shifts([_pairs(answers[skill], levels) for skill, levels in chosen.items()]),
-    )
-    proportional = equal_ratios([(1 - answer.policy, 1 - over_seeds(answer.control)) for answer in matched.values()])
-    return SkillComparison(losses, target, p, left_out, _verdict(matched, losses, p, proportional))
+        return SkillComparison((), float("nan"), left_out, nothing)
+    losses = _losses(matched, right)
+    levels = [
+        [(at["control"], at["policy"]) for _, at in rows.groupby("difficulty")] for _, rows in matched.groupby("skill")
+    ]
+    p = max(equal_means([rows["control"] - rows["policy"] for rows in right.values()]), equal_shifts(levels))
+    proportional = equal_ratios([(1 - rows["policy"], 1 - rows["control"]) for rows in right.values()])
+    return SkillComparison(losses, p, left_out, _verdict(right, losses, p, proportional))
 
 
-def _verdict(kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: float, proportional: float) -> Verdict:
+def _verdict(right: Right, losses: Sequence[SkillLoss], p: float, proportional: float) -> Verdict:
     far = max(losses, key=lambda loss: abs(loss.apart.value))
     verdict = weighed(Measure.SKILL_APART, far.apart, ALIKE if far.apart.value > 0 else -ALIKE, of=far.skill)
     verdict = replace(verdict, n=min(loss.n for loss in losses), unit="document").beside_it(
         (Measure.P, point(p)), *((Measure.OVER_COUNT, loss.beyond, loss.skill) for loss in losses)
     )
     # Where nothing is left, the losses only mirror those of random keys.
-    if all(wilson(float(given.policy.sum()), len(given.policy)).high < FLOOR for given in kept.values()):
+    if all(wilson(float(rows["policy"].sum()), len(rows)).high < FLOOR for rows in right.values()):
         return verdict.undecided(Reason.FLOOR)
     if p < LEVEL:
         easy = None if proportional < LEVEL else Reason.EASY_MAY
@@ -147,62 +133,37 @@ def _verdict(kept: Mapping[str, SkillAnswers], losses: Sequence[SkillLoss], p: f
     return verdict.settled(Status.CONTRADICTED, "alike") if alike else verdict.undecided(Reason.INTERVAL)
 
 
-def matched_levels(answers: Mapping[str, SkillAnswers]) -> tuple[float, dict[str, tuple[int, ...]]]:
-    """A common unmasked accuracy, and each skill's levels within BAND of it; a skill with too few right answers is left out.
+def matched_levels(answers: pd.DataFrame) -> pd.Index[Any]:
+    """The (skill, difficulty) with unmasked accuracies within BAND of a common one; no skill with too few right answers.
 
     Of all accuracies that occur, the one that keeps most skills, then most documents. Only unmasked scores decide.
     """
-    scores_at = {
-        (skill, int(level)): given.plain[given.level == level]
-        for skill, given in answers.items()
-        for level in np.unique(given.level)
-    }
-    best: tuple[tuple[int, float], float, dict[str, tuple[int, ...]]] = ((0, 0.0), float("nan"), {})
-    for target in sorted({float(scores.mean()) for scores in scores_at.values()}):
-        near = [key for key, scores in scores_at.items() if abs(float(scores.mean()) - target) <= BAND]
-        right = {
-            skill: sum(int((scores_at[key] >= RIGHT).sum()) for key in near if key[0] == skill) for skill in answers
-        }
-        chosen = {
-            skill: tuple(level for name, level in near if name == skill)
-            for skill, count in right.items()
-            if count >= LEAST_RIGHT
-        }
-        rank = (len(chosen), float(sum(right[skill] for skill in chosen)))
-        if rank > best[0]:
-            best = (rank, target, chosen)
-    return best[1], best[2]
+    levels = answers.assign(right=answers["plain"] >= RIGHT).groupby(STRATUM)
+    accuracy, right = levels["plain"].mean(), levels["right"].sum()
+    most, best = (0, 0), right.index[:0]
+    for target in sorted(set(accuracy)):
+        near = right[(accuracy - target).abs() <= BAND]
+        of_skill = near.groupby("skill").transform("sum")
+        enough = near[of_skill >= LEAST_RIGHT]
+        size = (enough.index.get_level_values("skill").nunique(), int(enough.sum()))
+        if size > most:
+            most, best = size, enough.index
+    return best
 
 
-def _right(given: SkillAnswers, levels: tuple[int, ...]) -> SkillAnswers:
-    """The documents at these levels that are right without a policy."""
-    use = np.isin(given.level, levels) & (given.plain >= RIGHT)
-    return SkillAnswers(given.level[use], given.plain[use], given.policy[use], given.control[:, use])
-
-
-def _pairs(given: SkillAnswers, levels: tuple[int, ...]) -> list[tuple[Array, Array]]:
-    """All documents at these levels, level by level: scores under the control and under the policy."""
-    return [
-        (over_seeds(given.control[:, given.level == level]), given.policy[given.level == level]) for level in levels
-    ]
-
-
-def _losses(
-    answers: Mapping[str, SkillAnswers], chosen: Mapping[str, tuple[int, ...]], kept: Mapping[str, SkillAnswers]
-) -> tuple[SkillLoss, ...]:
+def _losses(matched: pd.DataFrame, right: Right) -> tuple[SkillLoss, ...]:
     # Together these intervals hold with 95 %: Bonferroni's, one for each skill.
-    together = 1 - (1 - CONFIDENCE) / len(chosen)
-    pairs = {skill: (over_seeds(given.control), given.policy) for skill, given in kept.items()}
+    together = 1 - (1 - CONFIDENCE) / len(right)
+    pairs = {skill: (rows["control"], rows["policy"]) for skill, rows in right.items()}
     wide = {skill: paired_interval(*pair, confidence=together) for skill, pair in pairs.items()}
     losses = []
-    for skill, levels in chosen.items():
-        others = _mean([wide[other] for other in chosen if other != skill])
-        control, policy = pairs[skill]
-        asked = np.isin(answers[skill].level, levels)
+    for skill, (random, policy) in pairs.items():
+        others = _mean([wide[other] for other in pairs if other != skill])
+        asked = matched[matched["skill"] == skill]
         losses.append(
             SkillLoss(
-                skill, levels, float(answers[skill].plain[asked].mean()), len(policy), float(policy.mean()),
-                float(control.mean()), paired_interval(control, policy), difference(wide[skill], others),
+                skill, tuple(sorted(set(asked["difficulty"]))), float(asked["plain"].mean()), len(policy), float(policy.mean()),
+                float(random.mean()), paired_interval(random, policy), difference(wide[skill], others),
             )
         )  # fmt: skip
     return tuple(losses)
@@ -231,11 +192,9 @@ def skill_tables(records: pd.DataFrame) -> dict[str, pd.DataFrame]:
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
     for _, group in asked.groupby(["model", "decoding_name", "scheme"], sort=False):
-        scores = group.astype({"passed": float}).pivot_table("passed", STRATUM, "policy")
-        policies = {
-            str(name): list(of_policy.unique()) for name, of_policy in group.groupby("name", sort=False)["policy"]
-        }
-        draws = {name: scores[columns].dropna() for name, columns in policies.items()}
+        scores = group.astype({"passed": float}).pivot_table("passed", [*STRATUM, "document"], "policy")
+        texts = group.groupby("name", sort=False)["policy"].unique()
+        draws = {str(name): scores[list(texts[name])].dropna() for name in texts.index}
         first: Any = group.drop_duplicates("name").set_index("name")[setting]
         about: dict[str, dict[str, Any]] = first.to_dict("index")
         plain = draws["none"].mean(axis=1) if "none" in draws else pd.Series(dtype=float)
@@ -273,16 +232,7 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
 def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[dict[str, Any]]:
     """The comparison of skills, one row for each of them; the verdict stands in every row."""
     shared = pd.concat([plain.rename("plain"), policy.rename("policy"), draws], axis=1).dropna()
-    answers = {
-        str(skill): SkillAnswers(
-            of_skill.index.get_level_values("difficulty").to_numpy(),
-            of_skill["plain"].to_numpy(),
-            of_skill["policy"].to_numpy(),
-            of_skill[list(draws)].to_numpy().T,
-        )
-        for skill, of_skill in shared.groupby("skill")
-    }
-    comparison = compare_skills(answers)
+    comparison = compare_skills(shared.assign(control=shared[list(draws)].mean(axis=1)).reset_index())
     told = {
         "p": comparison.p, "answer": wording.answer(comparison.verdict), "evidence": wording.evidence(comparison.verdict),
         "left_out": " ".join(comparison.left_out), "verdict": comparison.verdict.to_json(),

@@ -65,42 +65,19 @@ class CellFile(TypedDict):
     identity: _Identity
 
 
-class _Facts(TypedDict, total=False):
-    family: str
-    dtype: str
-    weights: str | None
-    layers: int
-    heads: int
-    parameters: int
-
-
 class _KeptFacts(TypedDict):
     asked: Mapping[str, Any]
     facts: Facts
 
 
-class _Call(TypedDict, total=False):
-    when: str
-    on: str
-    workers: int
-    sandbox: str
-    answers_computed: int
-    seconds: Mapping[str, float]
-
-
 class Manifest(TypedDict, total=False):
-    """What manifest.json holds; see `run`."""
+    """What is read of manifest.json; see `run`."""
 
     inputs: str
-    science: str
-    versions: Mapping[str, str]
-    models: Mapping[str, _Facts]
-    cells: Mapping[str, str]
-    traced_documents: str
-    exemplars: str
+    models: Mapping[str, Mapping[str, Any]]
     tables: Mapping[str, int]
     digests: Mapping[str, str]
-    calls: tuple[_Call, ...]
+    calls: tuple[Mapping[str, Any], ...]
 
 
 class Store:
@@ -173,24 +150,22 @@ class Store:
         stored = self.study()
         if stored is None:
             return asked
-        fixed: dict[str, Any] = {}
-        for kind in spec.SECTIONS:
-            new, old = getattr(asked, kind), getattr(stored, kind)
-            fixed[kind] = tuple(
-                replace(grid, samples=old[at].samples) if grid.samples == "auto" and at < len(old) else grid
-                for at, grid in enumerate(new)
-            )
+        before = {kind: iter(getattr(stored, kind)) for kind in spec.SECTIONS}
+
+        def counted(kind: str, grid: spec.Grid) -> spec.Grid:
+            old = next(before[kind], grid)
+            return replace(grid, samples=old.samples) if grid.samples == "auto" else grid
+
         # New ones last: documents may follow the first one's prompts.
         there = [model for model in stored.models if model in asked.models]
-        fixed["models"] = (*there, *(model for model in asked.models if model not in there))
-        return replace(asked, **fixed)
+        models = (*there, *(model for model in asked.models if model not in there))
+        return spec.each_section(asked, counted, models=models)
 
     def manifest(self) -> dict[str, Any]:
         """manifest.json; empty when there is none yet."""
         if not self.manifest_file.exists():
             return {}
-        data: dict[str, Any] = read_json(self.manifest_file, MADE_AGAIN, kind=Manifest)
-        return data
+        return dict(read_json(self.manifest_file, MADE_AGAIN, kind=Manifest))
 
     def tables(self, names: Iterable[str]) -> dict[str, pd.DataFrame]:
         """Those of these tables that are there, which must be as the study wrote them."""
@@ -229,25 +204,22 @@ class Store:
         if self.models_file.is_file():
             file = self.refuse_links(self.models_file)
             kept = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
-
-        def known(model: spec.StudyModel) -> Facts:
+        facts = {}
+        for model in study.models:
             try:
-                return facts_of(model, device)
+                facts[model.name] = facts_of(model, device)
             except CheckpointError:
                 told = kept.get(model.name)
                 if told is None or told["asked"] != dataclasses.asdict(model):
                     raise
-                return told["facts"]
-
-        return {model.name: known(model) for model in study.models}
+                facts[model.name] = told["facts"]
+        return facts
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
         """Keep what is known of the models."""
-        known = {
-            model.name: {"asked": dataclasses.asdict(model), "facts": dataclasses.asdict(facts[model.name])}
-            for model in study.models
-        }
-        _write_if_other(self.refuse_links(self.models_file), (json.dumps(known, indent=1) + "\n").encode())
+        asked = {model.name: {"asked": model, "facts": facts[model.name]} for model in study.models}
+        text = json.dumps(asked, indent=1, default=dataclasses.asdict)
+        _write_if_other(self.refuse_links(self.models_file), (text + "\n").encode())
 
     # ---- cells
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import traceback
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from loky import cpu_count
+from threadpoolctl import threadpool_limits
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import SinkscopeError
@@ -41,11 +40,6 @@ class Measurement:
     """A job: measure the speed of a cell's model."""
 
     cell: Cell
-
-    @property
-    def name(self) -> str:
-        """Unique in a study."""
-        return f"speed of {self.cell.model.name}"
 
 
 Job = Shard | Measurement
@@ -93,7 +87,9 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
     """
     try:
         import_modules(settings.modules)
-        set_threads(threads)
+        if threads is not None:  # of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded
+            threadpool_limits(threads)
+            torch.set_num_threads(threads)
         wanted = job.cell.model
         if (wanted, device) not in AT_HAND:
             AT_HAND.clear()  # the old one is freed before the new one is read
@@ -107,29 +103,6 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
         return JobResult(None, str(error))
     except Exception:
         return JobResult(None, traceback.format_exc())
-
-
-def threads(workers: int) -> int:
-    """Threads of each worker: an equal share of the cores, or OMP_NUM_THREADS where it is set."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) else max(1, cpu_count() // workers)
-
-
-def cpu_workers(memory: int) -> int:
-    """As many as there are cores, while a model for each fits into half the memory."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    cores = int(cpu_count())
-    return max(1, min(cores, int(installed * 0.5 // memory) if memory else cores))
-
-
-def set_threads(threads: int | None) -> None:
-    """Limit the threads of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded."""
-    if threads is None:
-        return
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(threads)
-    torch.set_num_threads(threads)
 
 
 class _Enough(Exception):  # noqa: N818 (no error: it ends a measurement)
