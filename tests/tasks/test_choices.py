@@ -1,4 +1,4 @@
-"""Choices by likelihood: values are those of `exact` and `bound`, and lm-eval's bridge chooses the same."""
+"""Choices by likelihood: values are those of `likelihoods`, and lm-eval's bridge chooses the same."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import MaskedReading
 from sinkscope.tasks import registry
-from sinkscope.tasks.choices import choices_of
-from sinkscope.tasks.likelihood import bound, exact
+from sinkscope.tasks.likelihood import likelihoods
 from sinkscope.tasks.reading import encode_pair
 
 QUESTIONS = [
@@ -67,11 +66,7 @@ def test_the_likeliest_continuation_is_chosen(
     sums = []  # log-likelihoods of each question's choices
     for row in QUESTIONS:
         pairs = [encode_pair(model, row["context"], text) for text in row["choices"]]
-        sums.append(
-            [one.value for one in exact(model, pairs, parsed)]
-            if model.family == "causal"
-            else [bound(model, pair, parsed, 32, greedy=False).value for pair in pairs]
-        )
+        sums.append([likelihoods(model, [pair], parsed, 32, greedy=False)[0].value for pair in pairs])
     for name in tasks:
         found = ss.evaluate(model, name, policy=policy, data=questions)
         for record, row, values in zip(found.records, QUESTIONS, sums, strict=True):
@@ -107,7 +102,7 @@ def test_the_bridge_to_lm_eval_gives_the_same(source: str, policy: str | None, q
     blimp = ss.evaluate(model, "blimp", policy=policy, limit=2)
     documents = [*registry.get("arc_easy", model.family, questions).documents(), *registry.get("blimp").documents(2)]
     for record, document in zip([*found.records, *blimp.records], documents, strict=True):
-        texts = choices_of(document)
+        texts = json.loads(document.extra["choices"])
         requests = [
             Instance("loglikelihood", {}, (document.question, text), number) for number, text in enumerate(texts)
         ]
@@ -125,7 +120,7 @@ def test_files_of_other_makers(tmp_path: Path) -> None:
     path = tmp_path / "requests.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, requests)).encode()))
     documents = registry.get("piqa", "causal", path).documents()
-    assert [(one.question, choices_of(one), one.answer) for one in documents] == [
+    assert [(one.question, json.loads(one.extra["choices"]), one.answer) for one in documents] == [
         (f"Q{doc}", [" one", " two"], " two") for doc in (0, 1)
     ]
     pairs = [

@@ -13,22 +13,26 @@ from tests.helpers import golden
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.tasks.likelihood import Likelihood, bound, bounds, denoised, exact, masked, masks
+from sinkscope.tasks.likelihood import Likelihood, denoised, likelihoods, masked, masks
 
 CONTEXT, CONTINUATION = [3, 14, 15, 92], [65, 35, 89]
+
+
+def one_of(model: ss.Model, pair: Any, *arguments: Any, **options: Any) -> Likelihood:
+    return likelihoods(model, [pair], *arguments, **options)[0]
 
 
 def test_causal_values_are_those_of_the_logits() -> None:
     model = golden.model("llama")
     pairs = [(CONTEXT, CONTINUATION), ([1, 2], [3, 4]), (CONTEXT, [7, 7, 7])]
-    for (context, continuation), found in zip(pairs, exact(model, pairs, rows=2), strict=True):
+    for (context, continuation), found in zip(pairs, likelihoods(model, pairs, rows=2), strict=True):
         spread = model.logits(torch.tensor([[*context, *continuation]]))[0].double().log_softmax(-1)
         each = [float(spread[len(context) - 1 + i, token]) for i, token in enumerate(continuation)]
         assert found.value == pytest.approx(sum(each), abs=1e-4)
         assert found.error is None
     greedy = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(3, eos=None)).sequences[0, 4:].tolist()
-    assert exact(model, [(CONTEXT, greedy)])[0].greedy
-    assert not exact(model, [(CONTEXT, CONTINUATION)])[0].greedy
+    assert one_of(model, (CONTEXT, greedy)).greedy
+    assert not one_of(model, (CONTEXT, CONTINUATION)).greedy
 
 
 def test_causal_policies_act_as_in_generation() -> None:
@@ -39,15 +43,14 @@ def test_causal_policies_act_as_in_generation() -> None:
         run = ss.generate(model, torch.tensor([CONTEXT]), ss.GreedyDecoding(6, eos=None), policy=policy, seed=[0])
         written[policy] = run.sequences[0, 4:].tolist()
         if not isinstance(policy, ss.MaskRandom):  # whose draws have keys of their own
-            assert exact(model, [(CONTEXT, written[policy])], policy)[0].greedy
+            assert one_of(model, (CONTEXT, written[policy]), policy).greedy
     assert written[None] != written[ss.MaskTop(2)]
-    assert not exact(model, [(CONTEXT, written[None])], ss.MaskTop(2))[0].greedy
-    one = exact(model, [(CONTEXT, CONTINUATION)], ss.MaskTop(2))[0]
-    assert exact(model, [(CONTEXT, CONTINUATION), ([9] * 4, CONTINUATION)], ss.MaskTop(2))[0].value == pytest.approx(
-        one.value
-    )
+    assert not one_of(model, (CONTEXT, written[None]), ss.MaskTop(2)).greedy
+    one = one_of(model, (CONTEXT, CONTINUATION), ss.MaskTop(2))
+    beside, _ = likelihoods(model, [(CONTEXT, CONTINUATION), ([9] * 4, CONTINUATION)], ss.MaskTop(2))
+    assert beside.value == pytest.approx(one.value)
     # a policy that looks at nothing: one forward, and token by token, are the same
-    fixed, stepwise = (exact(model, [(CONTEXT, CONTINUATION)], p)[0] for p in (ss.MaskFirst(1), _with_region(1)))
+    fixed, stepwise = (one_of(model, (CONTEXT, CONTINUATION), p) for p in (ss.MaskFirst(1), _with_region(1)))
     assert fixed.value == pytest.approx(stepwise.value, abs=1e-4)
 
 
@@ -62,11 +65,11 @@ def test_the_bound_has_the_right_expectation(family: str) -> None:
     policy = ss.MaskTop(1, when="same")
     for acting in (None, policy):
         expected = _expectation(model, acting)
-        found = bound(model, (CONTEXT, CONTINUATION), acting, draws=600, rows=200)
+        found = one_of(model, (CONTEXT, CONTINUATION), acting, draws=600, rows=200)
         assert found.error is not None
         assert 0 < found.error < 1
         assert abs(found.value - expected) < 4 * found.error
-    single = bound(model, (CONTEXT, CONTINUATION[:1]), draws=4)
+    single = one_of(model, (CONTEXT, CONTINUATION[:1]), draws=4)
     assert single.error == pytest.approx(0, abs=1e-6)
     assert single.value == pytest.approx(_log_p(model, (0,), CONTINUATION[:1], None), abs=1e-4)
 
@@ -109,14 +112,14 @@ def test_common_masks_make_differences_sharper() -> None:
     model = golden.model("llada")
     policy = ss.MaskFirst(1)
     pair = (CONTEXT, [65, 35, 89, 79, 32])
-    same = [bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s).value for s in range(8)]
-    other = [bound(model, pair, policy, 16, s).value - bound(model, pair, None, 16, s + 50).value for s in range(8)]
+    same = [one_of(model, pair, policy, 16, s).value - one_of(model, pair, None, 16, s).value for s in range(8)]
+    other = [one_of(model, pair, policy, 16, s).value - one_of(model, pair, None, 16, s + 50).value for s in range(8)]
     assert torch.tensor(same).std() < 0.7 * torch.tensor(other).std()
 
 
 def test_batches_do_not_matter() -> None:
     model = golden.model("dream")
-    values = {rows: bound(model, (CONTEXT, CONTINUATION), draws=20, rows=rows) for rows in (1, 7, 20)}
+    values = {rows: one_of(model, (CONTEXT, CONTINUATION), draws=20, rows=rows) for rows in (1, 7, 20)}
     assert values[1].value == pytest.approx(values[7].value, abs=1e-4)
     assert values[1].value == pytest.approx(values[20].value, abs=1e-4)
     assert math.isfinite(values[1].value)
@@ -128,31 +131,27 @@ def test_pairs_of_a_batch_are_as_alone(policy: str) -> None:
     model, acting = golden.model("dream"), ss.parse_policy(policy)
     other = [*CONTINUATION[1:], CONTINUATION[0]]
     pairs = [(CONTEXT, CONTINUATION), (CONTEXT, CONTINUATION[:2]), (CONTEXT[::-1], other), (CONTEXT, other)]
-    together = bounds(model, pairs, acting, 6, rows=8, greedy=False)
+    together = likelihoods(model, pairs, acting, 6, rows=8, greedy=False)
     for pair, one in zip(pairs, together, strict=True):
-        alone = bound(model, pair, acting, 6, greedy=False)
+        alone = one_of(model, pair, acting, 6, greedy=False)
         assert _numbers(one) == pytest.approx(_numbers(alone), abs=1e-4, nan_ok=True)
 
 
 def test_what_has_no_likelihood_is_refused() -> None:
-    with pytest.raises(InputError, match="no exact log-likelihood"):
-        exact(golden.model("llada"), [(CONTEXT, CONTINUATION)])
-    with pytest.raises(InputError, match="its log-likelihood is exact"):
-        bound(golden.model("llama"), (CONTEXT, CONTINUATION))
     with pytest.raises(InputError, match="draws should be"):
-        bound(golden.model("llada"), (CONTEXT, CONTINUATION), draws=1)
+        one_of(golden.model("llada"), (CONTEXT, CONTINUATION), draws=1)
     with pytest.raises(InputError, match="passes the context"):
-        exact(golden.model("llama"), [([1], [2] * 600)])
+        likelihoods(golden.model("llama"), [([1], [2] * 600)])
 
 
 def test_a_policy_that_looks_at_the_step_before_sees_the_masked_text_twice() -> None:
     """So it hides what the same policy with when="same" hides in the first layer, and later what an unmasked pass shows."""
     model, pair = golden.model("llada"), (CONTEXT, CONTINUATION)
-    plain, waiting = (bound(model, pair, policy, 16) for policy in (None, ss.MaskTop(1)))
+    plain, waiting = (one_of(model, pair, policy, 16) for policy in (None, ss.MaskTop(1)))
     assert waiting.forwards == 2 * plain.forwards == 32
     assert 0 < waiting.account["hidden_share"] < 1
     early = [
-        bound(model, pair, ss.MaskTop(1, when=when, layers=(0,)), 16, greedy=False).value
+        one_of(model, pair, ss.MaskTop(1, when=when, layers=(0,)), 16, greedy=False).value
         for when in ("previous", "same")
     ]
     assert early[0] == pytest.approx(early[1], abs=1e-5)
@@ -162,7 +161,7 @@ def test_a_long_context_loses_its_beginning() -> None:
     model = golden.model("llama")
     limit = model.shape.context
     long = [(7 * i) % 400 for i in range(limit + 50)]
-    assert exact(model, [(long, [5])])[0].value == pytest.approx(exact(model, [(long[-(limit - 1) :], [5])])[0].value)
+    assert one_of(model, (long, [5])).value == pytest.approx(one_of(model, (long[-(limit - 1) :], [5])).value)
 
 
 @pytest.mark.parametrize(

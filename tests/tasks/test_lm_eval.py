@@ -21,7 +21,7 @@ import sinkscope as ss  # noqa: E402
 from sinkscope.base.errors import InputError  # noqa: E402
 from sinkscope.cli.lm_eval import handed_over  # noqa: E402
 from sinkscope.cli.lm_eval import run as main  # noqa: E402
-from sinkscope.tasks.likelihood import bound, exact  # noqa: E402
+from sinkscope.tasks.likelihood import likelihoods  # noqa: E402
 
 GENERATE = """
 task: local_generate
@@ -175,7 +175,7 @@ def test_likelihoods(folder: Path) -> None:
     model = ss.load(folder / "llama", device="cpu")
     for question, sample in zip(QUESTIONS, results["samples"]["local_choice"], strict=True):
         context = list(f"Q: {question}\nA:".encode())
-        expected = exact(model, [(context, list(text.encode())) for text in (" yes", " no!")])
+        expected = likelihoods(model, [(context, list(text.encode())) for text in (" yes", " no!")])
         for one, (value, _) in zip(expected, sample["filtered_resps"], strict=True):
             assert value == pytest.approx(one.value, abs=1e-3)
     assert results["config"]["sinkscope_likelihood"] == "exact"
@@ -188,7 +188,9 @@ def test_bounds_say_what_they_are(folder: Path, caplog: pytest.LogCaptureFixture
     for question, sample in zip(QUESTIONS, results["samples"]["local_choice"], strict=False):
         context = list(f"Q: {question}\nA:".encode())
         for text, (value, _) in zip((" yes", " no!"), sample["filtered_resps"], strict=True):
-            assert value == pytest.approx(bound(model, (context, list(text.encode())), draws=8).value, abs=1e-3)
+            assert value == pytest.approx(
+                likelihoods(model, [(context, list(text.encode()))], draws=8)[0].value, abs=1e-3
+            )
     about = results["config"]["sinkscope_likelihood"]
     assert "not comparable" in about["what"]
     assert about["draws"] == 8
@@ -197,7 +199,7 @@ def test_bounds_say_what_they_are(folder: Path, caplog: pytest.LogCaptureFixture
     masked = _evaluate(folder, "llada", "local_choice", ",draws=8,policy=top:1", limit=1)
     value = masked["samples"]["local_choice"][0]["filtered_resps"][0][0]
     pair = (list(f"Q: {QUESTIONS[0]}\nA:".encode()), list(b" yes"))
-    assert value == pytest.approx(bound(model, pair, ss.MaskTop(1), draws=8).value, abs=1e-3)
+    assert value == pytest.approx(likelihoods(model, [pair], ss.MaskTop(1), draws=8)[0].value, abs=1e-3)
     same = _evaluate(folder, "llada", "local_choice", ",draws=8,policy=top:1;when=same", limit=1)
     assert same["config"]["sinkscope"]["policy"] == "top:1,when=same"
 
@@ -210,7 +212,9 @@ def test_rolling_likelihoods_predict_each_token_once(folder: Path) -> None:
     lm = SinkscopeLM(str(folder / "llama"), device="cpu")
     text = "a short text"
     found = lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (text,), 0)], disable_tqdm=True)
-    assert found == [pytest.approx(exact(lm.model, [([lm.model.ids.bos], list(text.encode()))])[0].value, abs=1e-3)]
+    assert found == [
+        pytest.approx(likelihoods(lm.model, [([lm.model.ids.bos], list(text.encode()))])[0].value, abs=1e-3)
+    ]
     long = "x" * 700  # longer than the context of 512
     assert lm.loglikelihood_rolling([Instance("loglikelihood_rolling", {}, (long,), 0)], disable_tqdm=True)[0] < 0
 

@@ -54,9 +54,10 @@ def evaluate(
 ) -> None:
     """Answer a task's documents and grade them, or only grade what is saved."""
     from sinkscope.models.load import family_of, find
-    from sinkscope.tasks.answer import items
-    from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare, write_answers
+    from sinkscope.tasks.answer import answer, items
+    from sinkscope.tasks.evaluate import decoding_options, evaluated, prepare
     from sinkscope.tasks.experiment import Experiment, ModelIdentity
+    from sinkscope.tasks.records import RunFolder
     from sinkscope.tasks.sandbox import UnconfinedWarning
     from sinkscope.tasks.sandbox.rungs import KINDS
     from sinkscope.tasks.task import ACCURACY
@@ -83,17 +84,19 @@ def evaluate(
     chosen = prepare(family, task, data, sandbox, not no_grade)
     if chosen.runs_code and not no_grade:
         announce(sandbox, yes)
-    items(chosen, limit)  # reads the documents: a file that is missing is said now
+    seeds = tuple(seed or (0,))
+    wanted = items(chosen, limit, seeds)  # reads the documents: a file that is missing is said now
     with working(f"loading {source}"):
         model = ss.load(source, device, dtype, revision)
     loop = decoding_of(model, decoding, length, steps, decoding_options(chosen, family))
-    experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, extras, tuple(seed or (0,)))
+    experiment = Experiment(ModelIdentity.of(model), chosen, loop, rule, extras, seeds)
     try:
         shares = chosen.settings().get("measure", ACCURACY) == ACCURACY
         with Watch(chosen.name) as watch:
             progress = answers_of(watch, shares and not no_grade)
             if out is not None and no_grade:
-                keys = write_answers(model, experiment, out, limit, size, False, progress)
+                with RunFolder.write(out, experiment.settings) as run:
+                    answer(model, experiment, wanted, run, size, False, progress)
             else:
                 evaluation = evaluated(model, experiment, out, limit, size, progress)
     except KeyboardInterrupt:
@@ -102,7 +105,7 @@ def evaluate(
         raise
     if no_grade:
         line = f"answers, to grade with `sinkscope evaluate --grade {out}`: {out}"
-        show_result(json, {"answers": len(keys), "folder": out}, [line])
+        show_result(json, {"answers": len(wanted), "folder": out}, [line])
     else:
         result(evaluation, json, out)
 

@@ -53,14 +53,16 @@ class Item:
         return (self.document.id, self.seed)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What every record of it says."""
-        return {"fingerprint": fingerprint(self.document), "stream": self.stream}
-
-    @property
     def stream(self) -> int:
         """The seed of this answer's own random stream, to give to `ss.generate` as seed=[stream]."""
         return seed_of(f"{self.seed}/{self.document.id}")
+
+    def record(
+        self, output: str, steps: int, forwards: int, hidden: float | None, prompt: str = "", /, **more: Any
+    ) -> Generation:
+        """The record of its answer, before grading."""
+        facts = {"fingerprint": fingerprint(self.document), "stream": self.stream, **more}
+        return Generation(self.document.id, self.index, self.seed, prompt, output, steps, forwards, hidden, facts)
 
 
 Items = Sequence[Item]
@@ -220,8 +222,6 @@ def recorded(
 ) -> Generation:
     """The record of one row of a run; `more`: numbers of its own besides."""
     hidden = None if run.hidden_share is None else rounded(float(run.hidden_share[row]))
-    output, steps, forwards = (decode_answer(model, run.answer(row), task.scheme), run.steps(row), run.forwards[row])
+    output = decode_answer(model, run.answer(row), task.scheme)
     numbers = {"prompt_tokens": len(prompt.ids), "ties": int(run.ties[:, row].sum()), **run.row_extras(row)}
-    name, index, seed = item.document.id, item.index, item.seed
-    facts = {**item.facts, **numbers, **more}
-    return Generation(name, index, seed, prompt.text, output, steps, forwards, hidden, facts)
+    return item.record(output, run.steps(row), run.forwards[row], hidden, prompt.text, **numbers, **more)

@@ -15,7 +15,6 @@ Three kinds of rows are read from a JSON-lines file (gzipped or not; BLiMP's zip
 from __future__ import annotations
 
 import json
-import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +23,14 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
 from sinkscope.decoding.reading import MaskedReading, Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.likelihood import Likelihood, Pair, bounds, exact
+from sinkscope.tasks.likelihood import Likelihood, Pair, likelihoods
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
@@ -62,12 +63,7 @@ class ChoiceTask(ReadTask):
 
     version: ClassVar[str] = "choices/1"
 
-    def settings(self) -> dict[str, Any]:
-        """With the digest of a file of one's own."""
-        return super().settings() | ({"data": self.content} if self.content else {})
-
     def documents(self, limit: int | None = None) -> Sequence[Document]:
-        """The first questions, or all."""
         if self.data is None and self.name != "blimp":
             raise InputError(
                 f"{self.name} does not come with sinkscope: {FIELDS} as data=PATH (--data PATH); docs/tasks.md says where one "
@@ -76,7 +72,6 @@ class ChoiceTask(ReadTask):
         return (shipped() if self.data is None else read_choices(self.data))[:limit]
 
     def prompt(self, document: Document) -> Prompt:
-        """The context as plain text."""
         return Prompt((Turn("user", document.question),), chat=False)
 
     def grade(self, document: Document, output: str) -> Mark:
@@ -86,28 +81,26 @@ class ChoiceTask(ReadTask):
     def read(
         self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
-        """The continuation that each question gets, with the values of all."""
-        choices = [choices_of(item.document) for item in items]
+        choices = [json.loads(item.document.extra["choices"]) for item in items]
         pairs = [
             encode_pair(model, item.document.question, continuation)
             for item, continuations in zip(items, choices, strict=True)
             for continuation in continuations
         ]
-        values = _likelihoods(model, pairs, reading, policy, batch_size)
-        lengths = [len(context) + len(continuation) for context, continuation in pairs]
+        likelihoods = _likelihoods(model, pairs, reading, policy, batch_size)
         records, first = [], 0
         for item, continuations in zip(items, choices, strict=True):
             mine = slice(first, first + len(continuations))
-            of_item, longest, first = values[mine], max(lengths[mine]), mine.stop
-            chosen = self.best(continuations, [scored.value for scored in of_item])
-            errors = [rounded(scored.error) for scored in of_item if scored.error is not None]
+            first = mine.stop
+            scores, longest = likelihoods[mine], max(sum(map(len, pair)) for pair in pairs[mine])
+            chosen = self.best(continuations, [score.value for score in scores])
             more = {
-                "values": [round(scored.value, 5) for scored in of_item],
-                "errors": errors or None,
+                "values": [round(score.value, 5) for score in scores],
+                "errors": [rounded(score.error) for score in scores if score.error is not None] or None,
                 "chosen": chosen,
             }
-            acted: dict[str, float] = {name: _mean([scored.account[name] for scored in of_item]) for name in MASK}
-            forwards = sum(scored.forwards for scored in of_item)
+            acted: dict[str, float] = {name: _mean([score.account[name] for score in scores]) for name in MASK}
+            forwards = sum(score.forwards for score in scores)
             records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
         return records
 
@@ -121,12 +114,6 @@ class ChoiceTask(ReadTask):
         return max(range(len(values)), key=lambda number: values[number])
 
 
-def choices_of(document: Document) -> list[str]:
-    """The continuations of a question."""
-    choices: list[str] = json.loads(document.extra["choices"])
-    return choices
-
-
 def _likelihoods(
     model: Model, pairs: Sequence[Pair], reading: Reading, policy: Policy | None, batch_size: BatchSize
 ) -> list[Likelihood]:
@@ -135,30 +122,29 @@ def _likelihoods(
     longest = max(len(context) + len(continuation) for context, continuation in pairs)
     rows = rows_at_once(model, longest, batch_size)
     if model.spec.causal:
-        return exact(model, pairs, policy, rows)
+        return likelihoods(model, pairs, policy, rows=rows)
     if not isinstance(reading, MaskedReading) or reading.share is not None:
         raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
-    return bounds(model, pairs, policy, reading.masks, rows=rows, greedy=False)
+    return likelihoods(model, pairs, policy, reading.masks, rows=rows, greedy=False)
 
 
 def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
+    """NaN where nothing is known."""
+    return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
 
-def _task(name: str, scheme: str | None = None, family: str | None = None, data: Any = None) -> ChoiceTask:
-    return own_choices(name, scheme, family, own_file(data, FIELDS))
-
-
-def own_choices(name: str, scheme: str | None, family: str | None, data: Path | None, content: str = "") -> ChoiceTask:
+def choice_task(
+    name: str, scheme: str | None = None, family: str | None = None, data: Any = None, content: str = ""
+) -> ChoiceTask:
     """The questions of a file; `content`: its digest, where it is one's own."""
     defaults = dict.fromkeys([family] if family else ["causal"], DEFAULT.get(name, CHARACTER).name)
     chosen = choose(name, (RAW, CHARACTER), defaults, scheme, family or "causal")
     decoding: dict[str, Any] = {"scored": None} if family == "causal" else {"masks": DRAWS}
-    return ChoiceTask(name, replace(chosen, family=family or "", decoding=decoding), data, content)
+    path = own_file(data, FIELDS)
+    return ChoiceTask(name, replace(chosen, family=family or "", decoding=decoding), path, content)
 
 
-blimp, piqa, sciq, arc_easy, hellaswag = (partial(_task, name) for name in DEFAULT)
+blimp, piqa, sciq, arc_easy, hellaswag = (partial(choice_task, name) for name in DEFAULT)
 
 
 # ---- files ---------------------------------------------------------------------------------------

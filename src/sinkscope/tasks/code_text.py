@@ -95,24 +95,15 @@ def _reached(name: str, definitions: dict[str, ast.stmt]) -> set[str]:
     queue = [name]
     while queue:
         current = queue.pop()
-        if current in seen:
-            continue
+        nodes: list[ast.AST] = [definitions[current]] if current in definitions and current not in seen else []
         seen.add(current)
-        if current in definitions:
-            queue += _names(definitions[current])
+        while nodes:
+            for child in ast.iter_child_nodes(nodes.pop()):
+                if isinstance(child, ast.Name):
+                    queue.append(child.id)
+                elif not isinstance(child, ast.Attribute):
+                    nodes.append(child)
     return seen
-
-
-def _names(node: ast.AST) -> list[str]:
-    names: list[str] = []
-    stack: list[ast.AST] = [node]
-    while stack:
-        for child in ast.iter_child_nodes(stack.pop()):
-            if isinstance(child, ast.Name):
-                names.append(child.id)
-            elif not isinstance(child, ast.Attribute):
-                stack.append(child)
-    return names
 
 
 RULES: dict[str, Callable[[str, str, str], str]] = {

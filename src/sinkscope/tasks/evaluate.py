@@ -92,28 +92,14 @@ def evaluated(
     progress: Progress | None = None,
 ) -> Evaluation:
     """`evaluate` of an experiment that is put together already."""
-    with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
-        folder = Path(scratch, "run") if out is None else Path(out)
-        keys = write_answers(model, experiment, folder, limit, batch_size, progress=progress)
-        return collect(RunFolder.read(folder), keys)
-
-
-def write_answers(
-    model: Model,
-    experiment: Experiment,
-    out: Path,
-    limit: int | None = None,
-    batch_size: BatchSize = "auto",
-    grade: bool = True,
-    progress: Progress | None = None,
-) -> set[tuple[str, int]]:
-    """Write answers into a run's folder, graded or (`grade=False`) to be graded later; return their (document, seed)."""
     from sinkscope.tasks.answer import answer, items
 
     wanted = items(experiment.task, limit, experiment.seeds)
-    with RunFolder.write(out, experiment.settings) as run:
-        answer(model, experiment, wanted, run, batch_size, grade, progress)
-    return {item.key for item in wanted}
+    with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
+        folder = Path(scratch, "run") if out is None else Path(out)
+        with RunFolder.write(folder, experiment.settings) as run:
+            answer(model, experiment, wanted, run, batch_size, progress=progress)
+        return collect(RunFolder.read(folder), {item.key for item in wanted})
 
 
 def prepare(family: str, task: str | Task, data: Any = None, sandbox_name: str = "auto", grade: bool = True) -> Task:

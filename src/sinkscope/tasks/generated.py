@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
-from sinkscope.tasks.task import Document, Prompt, Scheme, Task, Turn
+from sinkscope.tasks.task import Document, Scheme, Task
 
 Split = Literal["train", "test"]
 
@@ -125,6 +125,3 @@ class GeneratedTask(Task):
         sources = {source.prefix: source for source in self.sources("test")}
         matches = (match for match in map(TEST_ID.fullmatch, ids) if match and match[1] in sources)
         return [sources[match[1]].document("test", int(match[2])) for match in matches]
-
-    def prompt(self, document: Document) -> Prompt:
-        return Prompt((Turn("user", document.question),))

@@ -20,7 +20,7 @@ from sinkscope.base.files import fit, reading
 from sinkscope.tasks import registry, sandbox
 from sinkscope.tasks.generated import GeneratedTask
 from sinkscope.tasks.records import Generation, Grade, RunFolder, TaskSettings
-from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts
+from sinkscope.tasks.task import Document, Mark, Task, fingerprint, in_parts, scheme_name
 
 PART = 32
 LONGEST_ANSWER = 1_000_000
@@ -74,16 +74,17 @@ def grade_folders(
     folders = {folder: task_of(RunFolder.read(folder).settings, data, sandbox) for folder in run_folders(path)}
     total = sum(len(list(RunFolder.read(folder).generations)) for folder in folders)
     done: dict[Path, list[Grade]] = {}
+    answers = right = 0  # in the folders before
+
+    def tell(here: int, passed: int, _: int) -> None:
+        if progress is not None:
+            progress(answers + here, right + passed, total)
+
     for folder, task in folders.items():
-        before = [grade for grades in done.values() for grade in grades]
-        right = sum(grade.passed for grade in before)
-
-        def tell(here: int, passed: int, _: int, before: int = len(before), right: int = right) -> None:
-            if progress is not None:
-                progress(before + here, right + passed, total)
-
         with RunFolder.write(folder, RunFolder.read(folder).settings) as run:
             done[folder] = grade_run(run, task, again, progress=tell)
+        answers += len(done[folder])
+        right += sum(grade.passed for grade in done[folder])
     return done
 
 
@@ -97,9 +98,9 @@ def grade_run(
     """
     made_with = run.settings.get("task")
     if made_with is not None and made_with != task.settings():
+        names = [f"{said.get('task')}:{scheme_name(said)}" for said in (made_with, task.settings())]
         raise InputError(
-            f"{run.path} was made with another task or scheme ({_name(made_with)}) than {_name(task.settings())}"
-            ": grade it with that one"
+            f"{run.path} was made with another task or scheme ({names[0]}) than {names[1]}: grade it with that one"
         )
     if task.runs_code:
         sandbox.check(getattr(task, "sandbox", "auto"))
@@ -121,27 +122,19 @@ def grade_run(
 def grade_in_parts(
     run: RunFolder | None, task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]
 ) -> Iterator[list[Grade]]:
-    """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id."""
-    for part in in_parts(rows, PART):
-        grades = grade_rows(task, documents, part)
-        if run is not None:
-            run.grades.append(grades)
-        yield grades
-
-
-def grade_rows(task: Task, documents: Mapping[str, Document], rows: Sequence[Generation]) -> list[Grade]:
-    """The grades of some answers; `documents`: the questions by id.
+    """The grades of some answers, written to the run in parts, so that a kill costs little; `documents`: by id.
 
     An answer that is too long, or that the task's grading breaks on, fails alone, and its grade says why.
     """
-    pairs = [(documents[row.document], row.output) if len(row.output) <= LONGEST_ANSWER else None for row in rows]
-    marks = iter(_marks(task, [pair for pair in pairs if pair is not None]))
-    too_long = f"the answer is longer than {LONGEST_ANSWER} characters"
-    grades = []
-    for row, pair in zip(rows, pairs, strict=True):
-        mark = Mark(False, "", too_long) if pair is None else next(marks)
-        grades.append(Grade(row.document, row.index, row.seed, **asdict(mark)))
-    return grades
+    too_long = Mark(False, "", f"the answer is longer than {LONGEST_ANSWER} characters")
+    for part in in_parts(rows, PART):
+        short = [row for row in part if len(row.output) <= LONGEST_ANSWER]
+        marks = _marks(task, [(documents[row.document], row.output) for row in short])
+        marked = dict(zip((row.key for row in short), marks, strict=True))
+        grades = [Grade(row.document, row.index, row.seed, **asdict(marked.get(row.key, too_long))) for row in part]
+        if run is not None:
+            run.grades.append(grades)
+        yield grades
 
 
 def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
@@ -187,10 +180,3 @@ def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]
         )
     check_documents(generations, documents, "the run")
     return documents
-
-
-def _name(settings: object) -> str:
-    if not isinstance(settings, dict):
-        return str(settings)
-    scheme = settings.get("scheme")
-    return f"{settings.get('task')}:{scheme.get('name') if isinstance(scheme, dict) else scheme}"

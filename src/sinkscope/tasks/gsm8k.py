@@ -55,7 +55,6 @@ class Gsm8k(Task):
         return [{"examples": json.dumps([[train[i]["question"], train[i]["answer"]] for i in draw])} for draw in draws]
 
     def prompt(self, document: Document) -> Prompt:
-        """The question after the scheme's examples."""
         examples: tuple[Example, ...] = ()
         if "examples" in document.extra:
             examples = tuple(Example(*pair) for pair in json.loads(document.extra["examples"]))

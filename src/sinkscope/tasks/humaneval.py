@@ -37,7 +37,6 @@ class HumanEval(CodeTask):
     name: str = "humaneval"
 
     def documents(self, limit: int | None = None) -> list[Document]:
-        """The documents in their order, which is that of their ids."""
         rows = read_rows(TEST, self.data)
         return [
             Document(
@@ -50,7 +49,6 @@ class HumanEval(CodeTask):
         ]
 
     def prompt(self, document: Document) -> Prompt:
-        """The function to complete, worded by the scheme."""
         # Not str.format: prompts contain braces of their own.
         wording = (self.scheme.question, self.scheme.prefix)
         asked, prefix = (text.replace("{question}", document.question) for text in wording)
@@ -58,13 +56,11 @@ class HumanEval(CodeTask):
         return Prompt(prompt.turns, prefix, prompt.chat)
 
     def programs(self, pairs: Sequence[tuple[Document, str]]) -> list[BoundedResult]:
-        """The sources that the scheme's rule finds."""
         rule, until = one_of("extraction", self.scheme.extraction, RULES), self.scheme.until
         calls = [(rule, one.question, cut(output, until), one.extra["entry_point"]) for one, output in pairs]
         return bounded.apply(calls)
 
     def tests(self, document: Document) -> tuple[str, str]:
-        """The document's tests, and the function to complete."""
         return _tests(document), document.extra["entry_point"]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,18 +76,18 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
     Args:
         ids: Long [B, S]. keys: one number per row, for random controls.
     """
-    runtime = _runtime(model, ids, policy, keys, given)
-    target = ids[:, given:]
     length = ids.shape[1]
 
     def read(engine: Engine, end: int, keep: int) -> Tensor:
         """Logits behind the last `keep` of the first `end` tokens, [B, keep, V]."""
         return engine.forward(Request(ids, queries=slice(0, end), kind="read", keep=keep))
 
-    with accelerated(Engine(model, None, runtime)) as engine:
-        if runtime is None or _fixed(runtime.policy):
-            return _counted(*_nats(read(engine, length - 1, length - given), target), 1, runtime)
-        begin = min(max(given, 2 * _most(runtime.policy)), length - 1)
+    with _engine(model, ids, policy, keys, given) as engine:
+        if engine.policy is None or _fixed(engine.policy.policy):
+            return _counted(engine, _nats(read(engine, length - 1, length - given), ids[:, given:]), 1)
+        # The keys that a rule masks at most; 1 where that is not known beforehand.
+        most = sum(rule.original.most or 1 for rule in engine.policy.policy.parts())
+        begin = min(max(given, 2 * most), length - 1)
         cache = model.new_cache()
         parts = []
         # Tokens before the policy begins are read in one plain forward, those behind one by one: it looks at the step before.
@@ -99,7 +99,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
             logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
             parts.append(_nats(logits, ids[:, column]))
         values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-        return _counted(values, best, int(engine.forwards) + (begin > given), runtime)
+        return _counted(engine, (values, best), int(engine.forwards) + (begin > given))
 
 
 def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
@@ -111,14 +111,14 @@ def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy 
         ids: Long [B, S], the true tokens. where: Bool [B, S], N of them masked, all behind the given ones.
         keys: as for `causal`.
     """
-    with _engine(model, ids, policy, keys, given) as engine:
+    with _masking(model, ids, policy, keys, given) as engine:
         x = torch.where(where, engine.mask_id, ids)
         twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
         decoding = default_decoding(model.family)
         if twice:
             decoding.hidden(engine, x)
         logits = decoding.predictions(engine, x, ~where, where)
-        return _counted(*_nats(logits, ids[where]), 2 if twice else 1, engine.policy)
+        return _counted(engine, _nats(logits, ids[where]), 2 if twice else 1)
 
 
 def masked_copies(
@@ -159,7 +159,7 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
     known = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
     best = torch.zeros(ids.shape, dtype=torch.bool)
-    with _engine(model, ids, policy, keys, given) as engine:
+    with _masking(model, ids, policy, keys, given) as engine:
         for step in range(steps):
             count = length // steps + (step < length % steps)
             # What was decided holds the true token, whatever the model would have written.
@@ -171,22 +171,25 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
             decided = chosen[left]
             values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
             left = left & ~chosen
-        return _counted(values[:, given:], best[:, given:], steps, engine.policy)
+        return _counted(engine, (values[:, given:], best[:, given:]), steps)
 
 
 def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> Engine:
-    if model.spec.causal or model.ids.mask is None:
-        why = "is a causal model" if model.spec.causal else "names no mask token"
-        raise InputError(f"{model.source} {why}, so no token of a text can be masked")
-    return accelerated(Engine(model, None, _runtime(model, ids, policy, keys, given)))
-
-
-def _runtime(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> PolicyRuntime | None:
     kind, shape, columns = model.attention_kind, model.shape, ids.shape[1]
     acting = check_policy(policy, shape.layers, columns, kind, shape.heads, model.has_learned_sinks)
     if acting is None:
-        return None
-    return PolicyRuntime(acting, keys, kind == "causal", given, None, columns, model.words)
+        return accelerated(Engine(model))
+    return accelerated(
+        Engine(model, None, PolicyRuntime(acting, keys, kind == "causal", given, None, columns, model.words))
+    )
+
+
+def _masking(model: Model, *arguments: Any) -> Engine:
+    """As `_engine`, for a model that can be shown masked tokens."""
+    if model.spec.causal or model.ids.mask is None:
+        why = "is a causal model" if model.spec.causal else "names no mask token"
+        raise InputError(f"{model.source} {why}, so no token of a text can be masked")
+    return _engine(model, *arguments)
 
 
 def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,18 +199,13 @@ def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return values.double().cpu(), (logits.argmax(-1) == target).cpu()
 
 
-def _counted(values: Tensor, best: Tensor, forwards: int, runtime: PolicyRuntime | None) -> Nats:
-    return Nats(values, best, forwards, {} if runtime is None else runtime.shares())
+def _counted(engine: Engine, values_best: tuple[Tensor, Tensor], forwards: int) -> Nats:
+    return Nats(*values_best, forwards, {} if engine.policy is None else engine.policy.shares())
 
 
 def _fixed(policy: Policy) -> bool:
     """True when one forward over the whole sequence equals the steps of a generation."""
     return all(isinstance(rule, FixedRule) and rule.regions is None and rule.steps is None for rule in policy.parts())
-
-
-def _most(policy: Policy) -> int:
-    """The keys that a policy masks at most; 1 where that is not known beforehand."""
-    return sum(rule.original.most or 1 for rule in policy.parts())
 
 
 def _whole_answer(model: Model, length: int) -> dict[str, Any]:
@@ -239,53 +237,7 @@ class Likelihood:
     account: Mapping[str, float]
 
 
-def exact(model: Model, pairs: Sequence[Pair], policy: Policy | None = None, rows: int = 16) -> list[Likelihood]:
-    """Log-likelihoods under a causal model.
-
-    A policy acts as in generation: one that looks at scores sees those of the token before, so the continuation is fed token
-    by token; one that does not needs a single forward.
-    """
-    if not model.spec.causal:
-        raise InputError(f"{model.source} is a {model.family} model, which has no exact log-likelihood; use `bound`")
-    pairs = [_fitted(model, pair) for pair in pairs]
-    likelihoods: dict[int, Likelihood] = {}
-    for numbers in _alike(pairs):
-        for part in in_parts(numbers, rows):
-            ids = torch.tensor([[*pairs[n][0], *pairs[n][1]] for n in part], device=model.device)
-            # Random controls are keyed by the context, so that choices share them and batches do not matter.
-            keys = [seed_of(repr(list(pairs[n][0]))) for n in part]
-            nats = causal(model, ids, len(pairs[part[0]][0]), policy, keys)
-            for row, number in enumerate(part):
-                value, greedy = -float(nats.values[row].sum()), bool(nats.best[row].all())
-                acted = nats.acted(slice(row, row + 1))
-                likelihoods[number] = Likelihood(value, greedy, None, nats.forwards, acted)
-    return [likelihoods[number] for number in range(len(pairs))]
-
-
-def _alike(pairs: Sequence[Pair]) -> list[list[int]]:
-    """The numbers of pairs whose contexts are equally long, and whose continuations are."""
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, (context, continuation) in enumerate(pairs):
-        if not context or not continuation:
-            raise InputError("a likelihood needs at least one token of context and one of continuation")
-        groups[len(context), len(continuation)].append(number)
-    return list(groups.values())
-
-
-def bound(
-    model: Model,
-    pair: Pair,
-    policy: Policy | None = None,
-    draws: int = DRAWS,
-    seed: int = 0,
-    rows: int = 16,
-    greedy: bool = True,
-) -> Likelihood:
-    """An estimate of a diffusion model's lower bound; see `bounds`."""
-    return bounds(model, [pair], policy, draws, seed, rows, greedy)[0]
-
-
-def bounds(
+def likelihoods(
     model: Model,
     pairs: Sequence[Pair],
     policy: Policy | None = None,
@@ -294,42 +246,68 @@ def bounds(
     rows: int = 16,
     greedy: bool = True,
 ) -> list[Likelihood]:
-    """Estimates of a diffusion model's lower bounds; pairs of equal lengths run together.
+    """Log-likelihoods: exact under a causal model, estimates of a lower bound under a diffusion model.
+
+    Pairs of equal lengths run together. Under a causal model a policy acts as in generation: one that looks at scores sees those
+    of the token before, so the continuation is fed token by token; one that does not needs a single forward.
 
     Args:
-        draws: masked copies of each pair. rows: copies, of one pair or of several, in one forward.
-        greedy: also find out what the model would write itself, which takes a forward for each token.
+        draws: masked copies of each pair, for a bound; seed: of their masks.
+        rows: pairs, or copies, in one forward.
+        greedy: for a bound, also find out what the model would write itself, which takes a forward for each token.
     """
     if model.spec.causal:
-        raise InputError(f"{model.source} is a causal model; its log-likelihood is exact, use `exact`")
-    whole("draws", draws, 2)
-    likelihoods: dict[int, Likelihood] = {}
-    for numbers in _alike(pairs):
-        of = _bounds(model, [pairs[number] for number in numbers], policy, draws, seed, rows, greedy)
-        likelihoods |= zip(numbers, of, strict=True)
-    return [likelihoods[number] for number in range(len(pairs))]
+        pairs = [_fitted(model, pair) for pair in pairs]
+    else:
+        whole("draws", draws, 2)
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (context, continuation) in enumerate(pairs):
+        if not context or not continuation:
+            raise InputError("a likelihood needs at least one token of context and one of continuation")
+        groups[len(context), len(continuation)].append(number)
+    of_pairs: dict[int, Likelihood] = {}
+    for numbers in groups.values():
+        alike = [pairs[number] for number in numbers]
+        if model.spec.causal:
+            values = [value for part in in_parts(alike, rows) for value in _exact(model, part, policy)]
+        else:
+            values = _bounds(model, alike, policy, draws, seed, rows, greedy)
+        of_pairs |= zip(numbers, values, strict=True)
+    return [of_pairs[number] for number in range(len(pairs))]
+
+
+def _exact(model: Model, pairs: Sequence[Pair], policy: Policy | None) -> list[Likelihood]:
+    """Of pairs of equal lengths, in one batch."""
+    ids = torch.tensor([[*context, *continuation] for context, continuation in pairs], device=model.device)
+    # Random controls are keyed by the context, so that choices share them and batches do not matter.
+    keys = [seed_of(repr(list(context))) for context, _ in pairs]
+    nats = causal(model, ids, len(pairs[0][0]), policy, keys)
+    return [
+        Likelihood(-float(values.sum()), bool(best.all()), None, nats.forwards, nats.acted(slice(row, row + 1)))
+        for row, (values, best) in enumerate(zip(nats.values, nats.best, strict=True))
+    ]
 
 
 def _bounds(
     model: Model, pairs: Sequence[Pair], policy: Policy | None, draws: int, seed: int, rows: int, greedy: bool
-) -> Iterator[Likelihood]:
-    """Of pairs whose contexts are equally long, and whose continuations are."""
+) -> list[Likelihood]:
+    """Of pairs of equal lengths."""
     given, length = map(len, pairs[0])
     ids = torch.tensor([[*context, *continuation] for context, continuation in pairs], device=model.device)
     where = torch.zeros(len(pairs), draws, given + length, dtype=torch.bool)
     where[:, :, given:] = torch.stack([masks(context, length, draws, seed) for context, _ in pairs])
     # Random controls are keyed by the draw's number: all pairs, choices of one question among them, share them.
-    keys = [*range(draws)] * len(pairs)
-    nats = masked_copies(model, ids, where, given, policy, keys, rows)
+    nats = masked_copies(model, ids, where, given, policy, [*range(draws)] * len(pairs), rows)
     copies = where.flatten(0, 1)
     values = torch.zeros(len(copies), dtype=torch.float64).index_add_(0, copies.nonzero()[:, 0], -nats.values)
     values *= length / copies.sum(1).double()
+    bounds = []
     for number, (context, continuation) in enumerate(pairs):
         own = slice(number * draws, (number + 1) * draws)
-        each = values[own]
         written = _greedy(model, context, continuation, policy) if greedy else None
-        error = float(each.std(correction=1)) / math.sqrt(draws)
-        yield Likelihood(float(each.mean()), written, error, nats.forwards * draws, nats.acted(own))
+        error = float(values[own].std(correction=1)) / math.sqrt(draws)
+        bounds.append(Likelihood(float(values[own].mean()), written, error, nats.forwards * draws, nats.acted(own)))
+    return bounds
 
 
 def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Tensor:
@@ -337,7 +315,7 @@ def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Ten
 
     The numbers depend on seed and context alone; a longer continuation sees those of a shorter one first.
     """
-    stream = _stream(f"{seed}/{','.join(map(str, context))}")
+    stream = torch.Generator().manual_seed(seed_of(f"{seed}/{','.join(map(str, context))}"))
     wanted = torch.rand(draws, generator=stream, dtype=torch.float64) * length
     counts = 1 + wanted.long().clamp(max=length - 1)
     order = torch.rand(length, draws, generator=stream, dtype=torch.float64).T.argsort(1)
@@ -353,17 +331,13 @@ def text_masks(name: str, length: int, count: int, share: float | None) -> Tenso
         share: of the tokens; None: the copies have every number of masked tokens from 1 to all equally often: they are spread
             evenly over that range, from a random start.
     """
-    stream = _stream(f"text/{name}")
+    stream = torch.Generator().manual_seed(seed_of(f"text/{name}"))
     ranks = _ranks(torch.rand(count, length, generator=stream, dtype=torch.float64).argsort(1))
     if share is not None:
         return ranks < max(1, round(share * length))
     start = torch.rand(1, generator=stream, dtype=torch.float64)
     counts = 1 + (((torch.arange(count) + start) / count) % 1 * length).long().clamp(max=length - 1)
     return ranks < counts[:, None]
-
-
-def _stream(text: str) -> torch.Generator:
-    return torch.Generator().manual_seed(seed_of(text))
 
 
 def _ranks(order: Tensor) -> Tensor:

@@ -30,9 +30,9 @@ from sinkscope.models.prompts import decode, render
 from sinkscope.policies import parse_policy
 from sinkscope.tasks.answer import rows_at_once
 from sinkscope.tasks.experiment import Experiment, ModelIdentity
-from sinkscope.tasks.likelihood import DRAWS, Likelihood, bound, exact
-from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.task import Document, Mark, Prompt, Task, Turn, cut, digest, in_parts, seed_of
+from sinkscope.tasks.likelihood import DRAWS, Likelihood, likelihoods
+from sinkscope.tasks.prompting import start_token, tokenizer_of
+from sinkscope.tasks.task import Document, Mark, Task, cut, digest, in_parts, seed_of
 
 LENGTH = 256  # lm-eval's own default, where neither task nor user says
 LONGEST = 2048  # windows of rolling likelihoods, where a model states no context
@@ -49,15 +49,9 @@ class Requests(Task):
     name = "lm-eval"
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
-        """None that are known beforehand."""
         return ()
 
-    def prompt(self, document: Document) -> Prompt:
-        """As lm-eval words it."""
-        return Prompt((Turn("user", document.question),), chat=False)
-
     def grade(self, document: Document, output: str) -> Mark:
-        """Refused: lm-eval grades."""
         raise InputError("answers to lm-eval's requests are graded by lm-eval")
 
 
@@ -94,9 +88,7 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         rule = parse_policy(str(policy or "none").replace(";", ","))
         extras = read_extras({name: str(decoding.pop(name)).replace(";", ",") for name in EXTRAS if name in decoding})
         self.model = load(pretrained, _device(device), dtype, revision)
-        if self.model.tokenizer is None:
-            raise InputError(f"{pretrained} has no tokenizer files, and lm-eval's tasks are text")
-        self.tokenizer = self.model.tokenizer
+        self.tokenizer = tokenizer_of(self.model)
         self._device = self.model.device
         self.options = _checked_options(self.model.family, decoding)
         self.batch_size = _batch_size(batch_size)
@@ -249,19 +241,19 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self.experiment.check_extras(self.model, reads="this task reads likelihoods")
         rows = self._rows(max((len(context) + len(continuation) for context, continuation in pairs), default=1))
         if self.model.spec.causal:
-            return exact(self.model, pairs, policy, rows)
-        likelihoods = [
-            bound(self.model, pair, policy, self.draws, seed, rows)
+            return likelihoods(self.model, pairs, policy, rows=rows)
+        bounds = [
+            likelihoods(self.model, [pair], policy, self.draws, seed, rows)[0]
             for pair in tqdm(pairs, disable=quiet, desc=f"sinkscope bounds, {self.draws} draws each")
         ]
-        errors = sorted(item.error or 0.0 for item in likelihoods)
+        errors = sorted(item.error or 0.0 for item in bounds)
         if errors:
             log.warning(
                 "%d values: %s. %d draws each; Monte Carlo standard error: median %.3g, largest %.3g nats",
                 len(errors), NOT_COMPARABLE, self.draws, errors[len(errors) // 2], errors[-1],
             )  # fmt: skip
         self.errors += errors
-        return likelihoods
+        return bounds
 
     # ---- what lm-eval writes down, and its cache -----------------------------------------------------
 

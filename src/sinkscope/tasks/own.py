@@ -19,11 +19,12 @@ import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sinkscope.base.errors import InputError
+from sinkscope.tasks.schemes import only_scheme
 from sinkscope.tasks.sources import from_file, json_lines, text_of
-from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Task, Turn
+from sinkscope.tasks.task import Document, Mark, Scheme, Task
 
 FIELDS = 'give JSON lines such as {"question": "…", "answer": "…"}'
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -41,12 +42,7 @@ class OwnTask(Task):
     version: ClassVar[str] = "own/1"
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
-        """The first questions, or all."""
         return _questions(self.data)[:limit]
-
-    def prompt(self, document: Document) -> Prompt:
-        """The question."""
-        return Prompt((Turn("user", document.question),))
 
     def grade(self, document: Document, output: str) -> Mark:
         """Right when the last number, or the last line, is the answer."""
@@ -59,10 +55,6 @@ class OwnTask(Task):
         last = lines[-1] if lines else ""
         return Mark(_normal(last) == _normal(gold), last.strip())
 
-    def settings(self) -> dict[str, Any]:
-        """With the digest of the file."""
-        return {**super().settings(), "data": self.content}
-
 
 def _value(number: str) -> float:
     return float(number.replace(",", ""))
@@ -74,8 +66,7 @@ def _normal(text: str) -> str:
 
 def task(name: str, scheme: str | None = None, family: str | None = None) -> Task:
     """The task that a file holds; `scheme` is for choices (raw or character)."""
-    from sinkscope.tasks.choices import own_choices
-    from sinkscope.tasks.schemes import only_scheme
+    from sinkscope.tasks.choices import choice_task
 
     path = Path(name).expanduser()
     text = text_of(path, FIELDS)
@@ -83,7 +74,7 @@ def task(name: str, scheme: str | None = None, family: str | None = None) -> Tas
     content = hashlib.sha256(text.encode()).hexdigest()[:16]
     _, first = next(json_lines(text, path))
     if "choices" in first:
-        return own_choices(label, scheme, family, path.resolve(), content)
+        return choice_task(label, scheme, family, path.resolve(), content)
     return OwnTask(label, only_scheme(label, scheme, family, None, extraction="own"), path.resolve(), content)
 
 

@@ -28,11 +28,9 @@ class CodeTask(Task):
         raise NotImplementedError
 
     def grade(self, document: Document, output: str) -> Mark:
-        """Right when the program passes the document's tests."""
         return self.grade_many([(document, output)])[0]
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
-        """`grade` for each pair, `workers` programs at a time (None: by the cores)."""
         jobs: dict[int, sandbox.Program] = {}
         marks = {}
         for number, (reading, (document, _)) in enumerate(zip(self.programs(pairs), pairs, strict=True)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,14 +24,19 @@ class Encoded:
     ids: tuple[int, ...]
 
 
+def tokenizer_of(model: Model) -> Any:
+    """The model's tokenizer, which tasks need."""
+    if model.tokenizer is None:
+        raise InputError(f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json")
+    return model.tokenizer
+
+
 def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
     """A prompt under the model's chat template, or as plain text where the scheme says so.
 
     Several turns need a template; a single one goes in as it stands where the tokenizer has none, as in `ss.generate`.
     """
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise InputError(f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json")
+    tokenizer = tokenizer_of(model)
     if not prompt.chat or not tokenizer.chat_template:
         if prompt.chat and len(prompt.turns) > 1:
             raise InputError(
@@ -43,7 +49,11 @@ def encode_prompt(model: Model, prompt: Prompt, scheme: Scheme) -> Encoded:
         if start is not None and ids[:1] != [start]:
             ids.insert(0, start)
     else:
-        text = _template(model, prompt)
+        messages, end = prompt.messages(), "add_generation_prompt"
+        if prompt.prefix:  # the assistant's turn stays open behind it; templates that trim a turn trim it too
+            messages.append({"role": "assistant", "content": prompt.prefix})
+            end = "continue_final_message"
+        text = render(tokenizer, messages, model.source, **{end: True})
         ids = list(tokenizer(text, add_special_tokens=False).input_ids)
     if scheme.prompt_tokens is not None:
         ids = ids[-scheme.prompt_tokens :]
@@ -66,15 +76,6 @@ def start_token(model: Model) -> int | None:
     if SEPARATOR in known:
         return int(known[SEPARATOR])
     return ids.bos if ids.bos is not None else next(iter(ids.eos), None)
-
-
-def _template(model: Model, prompt: Prompt) -> str:
-    messages = prompt.messages()
-    options = {"add_generation_prompt": True}
-    if prompt.prefix:  # the assistant's turn stays open behind it; templates that trim a turn trim it too
-        messages.append({"role": "assistant", "content": prompt.prefix})
-        options = {"continue_final_message": True}
-    return render(model.tokenizer, messages, model.source, **options)
 
 
 def decode_answer(model: Model, answer: Sequence[int], scheme: Scheme) -> str:

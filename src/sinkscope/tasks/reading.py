@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import Masked
 from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
 from sinkscope.tasks import likelihood
-from sinkscope.tasks.prompting import start_token
+from sinkscope.tasks.prompting import start_token, tokenizer_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.task import Document, Task, in_parts, seed_of
+from sinkscope.tasks.task import Task, in_parts, seed_of
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item, Items
@@ -136,15 +137,9 @@ def check_reading(model: Model, reading: object) -> None:
 
 def text_ids(model: Model, text: str) -> list[int]:
     """Token ids of a text behind the model's start token."""
-    ids = list(_tokenizer(model)(text, add_special_tokens=False, verbose=False).input_ids)
+    ids = list(tokenizer_of(model)(text, add_special_tokens=False, verbose=False).input_ids)
     start = start_token(model)
     return ids if start is None else [start, *ids]
-
-
-def _tokenizer(model: Model) -> Any:
-    if model.tokenizer is None:
-        raise InputError(f"{model.source} has no tokenizer files, and texts are read with them")
-    return model.tokenizer
 
 
 def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -153,7 +148,7 @@ def encode_pair(model: Model, context: str, continuation: str) -> tuple[list[int
     Spaces at the end of the context belong to the continuation; both are encoded together. An empty context is the model's
     start token.
     """
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_of(model)
     if not context:
         ids, start = list(tokenizer(continuation, add_special_tokens=False).input_ids), start_token(model)
         return ([start], ids) if start is not None and ids[0] != start else (ids[:1], ids[1:])
@@ -168,24 +163,16 @@ def record_of(
     forwards: int,
     tokens: int,
     policy: Policy | None,
-    acted: Mapping[str, float],
-    /,
+    account: Mapping[str, float],
     **more: Any,
 ) -> Generation:
-    """The record of one document, of which so many tokens were read; acted: what the policy did."""
-    shares = {name: rounded(share) for name, share in acted.items()}
-    hidden = shares.pop("hidden_share")
-    shares["key_share"] = None if policy is None else policy.key_share(tokens)
-    facts = {**item.facts, **more, "prompt_tokens": tokens, **shares}
-    name, index, seed = item.document.id, item.index, item.seed
-    return Generation(name, index, seed, "", output, forwards, forwards, hidden, facts)
+    """The record of one document, of which so many tokens were read; account: what the policy did."""
+    shares: dict[str, float | None] = {name: rounded(share) for name, share in account.items()}
+    hidden = shares.pop(Masked.REMOVED)
+    shares[Masked.KEYS] = None if policy is None else policy.key_share(tokens)
+    return item.record(output, forwards, forwards, hidden, "", **more, prompt_tokens=tokens, **shares)
 
 
 def rounded(value: float) -> float | None:
     """Five digits behind the point, because the last bits depend on the batch; None for NaN."""
     return None if math.isnan(value) else round(value, 5)
-
-
-def texts_of(model: Model, documents: Sequence[Document]) -> dict[str, list[int]]:
-    """Document → token ids of its question."""
-    return {document.id: text_ids(model, document.question) for document in documents}

@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
@@ -34,6 +35,7 @@ from sinkscope.base.files import (
     write_atomically,
 )
 from sinkscope.base.locks import Lock, LockHeldError
+from sinkscope.tasks.task import Mark
 
 ANSWER_AGAIN = "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
 GRADE_AGAIN = (
@@ -70,12 +72,23 @@ class Measured(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Generation:
-    """One answer, before grading."""
+class Row:
+    """What every line says: which answer it is about."""
 
     document: str  # its id
-    index: int  # its place in the task
+    index: int  # its number in the task
     seed: int
+
+    @property
+    def key(self) -> Key:
+        """By which an answer is known."""
+        return (self.document, self.seed)
+
+
+@dataclass(frozen=True)
+class Generation(Row):
+    """One answer, before grading."""
+
     prompt: str
     output: str
     steps: int  # of the generation loop
@@ -86,29 +99,10 @@ class Generation:
     def __post_init__(self) -> None:
         whole("index", self.index, 0)
 
-    @property
-    def key(self) -> Key:
-        """Document and seed, by which an answer is known."""
-        return (self.document, self.seed)
-
 
 @dataclass(frozen=True)
-class Grade:
-    """The verdict on one answer."""
-
-    document: str
-    index: int
-    seed: int
-    passed: bool
-    extracted: str
-    reason: str = ""
-    sandbox: str = ""  # the rung that its program ran on; "" where none ran
-    broke: bool = False  # the task's grading failed on it; the reason says how
-
-    @property
-    def key(self) -> Key:
-        """The key of its answer."""
-        return (self.document, self.seed)
+class Grade(Mark, Row):
+    """The mark of one answer."""
 
 
 class _ModelSettings(TypedDict):
@@ -160,7 +154,6 @@ class Log(Generic[RowType]):
         self._kind: type[RowType] = kind
         self._advice = advice
         self._descriptor: int | None = None
-        self._rows: dict[Key, RowType] | None = None
 
     def open(self) -> None:
         """Open for writing: drop a line that was cut short, and remember what is there. A link is refused, not followed."""
@@ -184,13 +177,7 @@ class Log(Generic[RowType]):
 
     def __contains__(self, key: Key) -> bool:
         """True when (document, seed) is done."""
-        return key in self._known
-
-    @property
-    def _known(self) -> dict[Key, RowType]:
-        if self._rows is None:
-            self._rows = self._read()
-        return self._rows
+        return key in self._rows
 
     def append(self, rows: Iterable[RowType]) -> None:
         """Write rows that are not there yet.
@@ -199,12 +186,12 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        batch, written_rows = list(rows), self._known
+        batch, written_rows = list(rows), self._rows
         keys = [row.key for row in batch]
         if len(set(keys)) < len(keys) or any(key in written_rows for key in keys):
             double = next(key for key in keys if keys.count(key) > 1 or key in written_rows)
             raise InputError(f"{self.path} has document {double[0]!r} with seed {double[1]} already: it was done twice")
-        data = b"".join(_line(row) for row in batch)
+        data = _lines(batch)
         before = os.fstat(self._descriptor).st_size
         try:
             written = os.write(self._descriptor, data)
@@ -225,13 +212,17 @@ class Log(Generic[RowType]):
         """
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
-        write_atomically(self.path, b"".join(_line(row) for row in rows))
+        write_atomically(self.path, _lines(rows))
         self.close()
         self.open()
 
     def __iter__(self) -> Iterator[RowType]:
         """All complete rows in the order of documents and seeds, whatever the order of writing."""
-        return iter(sorted(self._known.values(), key=lambda row: (row.index, row.seed)))
+        return iter(sorted(self._rows.values(), key=lambda row: (row.index, row.seed)))
+
+    @cached_property
+    def _rows(self) -> dict[Key, RowType]:
+        return self._read()
 
     def _read(self) -> dict[Key, RowType]:
         """The complete rows of the file; what follows the last newline was cut short."""
@@ -337,6 +328,6 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def _line(row: Any) -> bytes:
-    text = json.dumps(asdict(row), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.encode() + b"\n"
+def _lines(rows: Iterable[Any]) -> bytes:
+    texts = (json.dumps(asdict(row), ensure_ascii=True, allow_nan=False, separators=(",", ":")) for row in rows)
+    return b"".join(text.encode() + b"\n" for text in texts)

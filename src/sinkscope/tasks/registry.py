@@ -120,14 +120,14 @@ def register(thing: Thing) -> Thing:
     from sinkscope.tasks.task import Task
 
     anything: Any = thing
-    classes: tuple[tuple[type, Any], ...] = ((Policy, POLICIES), (Decoding, DECODINGS))
-    for base, known in classes:
-        if isinstance(thing, type) and issubclass(thing, base):
-            known.add(anything)
-            return thing
-    if isinstance(thing, type) and any(kind.add(thing) for kind in EXTRAS.values()):
-        return thing
-    if isinstance(thing, Family):
+    kind = thing if isinstance(thing, type) else object
+    if issubclass(kind, Policy):
+        POLICIES.add(anything)
+    elif issubclass(kind, Decoding):
+        DECODINGS.add(anything)
+    elif kind is not object and any(extra.add(kind) for extra in EXTRAS.values()):
+        pass
+    elif isinstance(thing, Family):
         FAMILIES.add(anything)
     elif isinstance(thing, Task):
         REGISTERED.add(anything)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sinkscope.base import checks
 from sinkscope.base.errors import InputError
-from sinkscope.tasks.sources import Example
+from sinkscope.tasks.sources import Example, shipped
 from sinkscope.tasks.task import Prompt, Scheme, Turn
 
 OTHER = "other"
@@ -25,8 +24,7 @@ def check_family(family: str) -> None:
 
 def read_schemes(task: str) -> tuple[tuple[Scheme, ...], dict[str, str]]:
     """The schemes in data/TASK.toml, and for each family the name of its default."""
-    path = Path(__file__).parent / "data" / f"{task}.toml"
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = tomllib.loads(shipped(f"{task}.toml"))
     schemes = [Scheme(**{**fields, "until": tuple(fields.get("until", ()))}) for fields in data["schemes"]]
     return tuple(schemes), data["defaults"]
 

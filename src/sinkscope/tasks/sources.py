@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import one_line
@@ -39,12 +39,11 @@ def read_rows(hub: HubData, data: str | Path | None) -> list[dict[str, Any]]:
     if data is None:
         return _from_hub(hub)
     path = Path(data).expanduser()
-    rows = []
-    for where, row in json_lines(text_of(path, f"give {hub.file}"), path):
+    rows = dict(json_lines(text_of(path, f"give {hub.file}"), path))
+    for where, row in rows.items():
         if missing := [name for name in hub.fields if name not in row]:
             raise InputError(f"{where}: {', '.join(missing)} is missing: expected {', '.join(hub.fields)}")
-        rows.append(row)
-    return rows
+    return list(rows.values())
 
 
 def own_file(data: str | Path | None, instead: str) -> Path | None:
@@ -80,10 +79,9 @@ def from_file(read: Reader) -> Callable[[Path], tuple[Document, ...]]:
 
 def text_of(path: Path, instead: str) -> str:
     """The text of a UTF-8 file, gzipped or not; `instead`: what to give, for messages."""
-    if not path.is_file():
-        raise InputError(f"no file at {path}: {instead}")
+    own_file(path, instead)
     try:
-        text = unpacked(path.read_bytes()).decode("utf-8-sig")
+        text = _unpacked(path.read_bytes()).decode("utf-8-sig")
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         what = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "cannot be read"
         raise InputError(f"{path} {what} ({one_line(error)}): {instead}") from error
@@ -92,8 +90,7 @@ def text_of(path: Path, instead: str) -> str:
     return text
 
 
-def unpacked(raw: bytes) -> bytes:
-    """The bytes of a file, gzipped or not."""
+def _unpacked(raw: bytes) -> bytes:
     return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
 
 
@@ -111,16 +108,20 @@ def json_lines(text: str, name: object) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"{name}, line {number}", row
 
 
+def shipped(file: str) -> str:
+    """The text of a data file of this package, gzipped or not."""
+    return _unpacked(files("sinkscope.tasks").joinpath("data", file).read_bytes()).decode()
+
+
 def shipped_rows(file: str) -> list[dict[str, Any]]:
-    """The rows of a gzipped JSON-lines file of this package, without the first, which says where they come from."""
-    raw = files("sinkscope.tasks").joinpath("data", file).read_bytes()
-    _, *lines = unpacked(raw).decode().splitlines()
+    """The rows of a JSON-lines file of this package, without the first, which says where they come from."""
+    _, *lines = shipped(file).splitlines()
     return [json.loads(line) for line in lines]
 
 
 def shipped_words(name: str) -> dict[str, Any]:
     """The words that a generated task is made of: a TOML file of this package, in which a text is a list of words."""
-    table = tomllib.loads(files("sinkscope.tasks").joinpath("data", f"{name}.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(shipped(f"{name}.toml"))
     return {name: value.split() if isinstance(value, str) else value for name, value in table.items()}
 
 
@@ -137,9 +138,7 @@ def _from_hub(hub: HubData) -> list[dict[str, Any]]:
     before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
     try:
         get_session().head(constants.ENDPOINT, timeout=ANSWERS_WITHIN)
-    except (
-        Exception
-    ):  # without a network only its cache is read: `datasets` would ask again and again for half a minute
+    except Exception:  # without a network only its cache is read: `datasets` would ask again for half a minute
         constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     try:
         loaded = datasets.load_dataset(hub.name, hub.configuration, split=hub.split, revision=hub.revision)
@@ -152,8 +151,7 @@ def _from_hub(hub: HubData) -> list[dict[str, Any]]:
     return [dict(row) for row in loaded]
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A question with a worked answer, shown before the real one."""
 
     question: str
@@ -163,5 +161,4 @@ class Example:
 @lru_cache(maxsize=8)
 def read_examples(name: str) -> tuple[Example, ...]:
     """The few-shot examples of a data file of this package; the file names its source and licence."""
-    text = files("sinkscope.tasks").joinpath("data", f"{name}.json").read_text(encoding="utf-8")
-    return tuple(Example(item["question"], item["answer"]) for item in json.loads(text)["examples"])
+    return tuple(Example(item["question"], item["answer"]) for item in json.loads(shipped(f"{name}.json"))["examples"])

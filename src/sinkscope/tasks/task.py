@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 Item = TypeVar("Item")
 
 ACCURACY, NATS = "accuracy", "nll"
-"""What a task measures: the share of right answers, or nats per token. Its settings name the second as `measure`."""
+"""What a task measures: the share of right answers, or nats per token. Only the second is named."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,14 @@ PLAIN = Scheme("plain")
 class Task(Protocol):
     """Documents, prompts, grades; frozen and cheap to make: data is read when `documents` is called.
 
-    A class that derives from it writes `name`, `documents`, `prompt` and `grade`, and may replace the rest.
+    A class that derives from it writes `name`, `documents` and `grade`, and may replace the rest.
 
     Attributes:
         scheme: wording, grading and decoding.
         runs_code: grading executes what the model wrote; the sandbox is then checked before the model is loaded.
+
+    A class may say more, which its settings then name: `version`; `measure`, where that is not accuracy; `content`, the digest
+    of a file of one's own.
     """
 
     name: str
@@ -122,8 +125,8 @@ class Task(Protocol):
         ...
 
     def prompt(self, document: Document) -> Prompt:
-        """The prompt for a document."""
-        ...
+        """The prompt for a document: its question, as one user turn."""
+        return Prompt((Turn("user", document.question),))
 
     def grade(self, document: Document, output: str) -> Mark:
         """The grade of an output."""
@@ -136,7 +139,9 @@ class Task(Protocol):
     def settings(self) -> dict[str, Any]:
         """Documents, wording and grading as JSON data: part of a run's identity, beside the decoding."""
         version = getattr(self, "version", f"{self.name}/1")
-        return {"task": self.name, "version": version, "scheme": scheme_settings(self.scheme)}
+        more = {"data": getattr(self, "content", ""), "measure": getattr(self, "measure", "")}
+        said = {name: value for name, value in more.items() if value}
+        return {"task": self.name, "version": version, "scheme": scheme_settings(self.scheme), **said}
 
 
 def in_parts(items: Sequence[Item], size: int) -> list[Sequence[Item]]:

@@ -19,8 +19,9 @@ from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks.reading import ReadTask, read_texts, record_of, texts_of
+from sinkscope.tasks.reading import ReadTask, read_texts, record_of, text_ids
 from sinkscope.tasks.records import Generation
+from sinkscope.tasks.schemes import only_scheme
 from sinkscope.tasks.sources import from_file, json_lines, own_file, shipped_rows, text_of
 from sinkscope.tasks.task import NATS, Document, Mark, Prompt, Scheme, Turn
 
@@ -43,9 +44,9 @@ class TextTask(ReadTask):
     name: str = "text"
 
     version: ClassVar[str] = "text/1"
+    measure: ClassVar[str] = NATS
 
     def documents(self, limit: int | None = None) -> Sequence[Document]:
-        """The first passages, or all."""
         return (shipped() if self.data is None else read_passages(self.data))[:limit]
 
     def prompt(self, document: Document) -> Prompt:
@@ -57,20 +58,15 @@ class TextTask(ReadTask):
         """A text that was read is neither right nor wrong."""
         return Mark(True, output)
 
-    def settings(self) -> dict[str, Any]:
-        """With what is measured."""
-        return {**super().settings(), "measure": NATS}
-
     def read(
         self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
-        """Nats per token of each passage, and those of its tokens."""
-        texts = texts_of(model, [item.document for item in items])
+        texts = {item.document.id: text_ids(model, item.document.question) for item in items}
         keys = {item.document.id: item.stream for item in items}
-        found = read_texts(model, texts, reading, policy, keys, batch_size)
+        read = read_texts(model, texts, reading, policy, keys, batch_size)
         records = []
         for item in items:
-            one = found[item.document.id]
+            one = read[item.document.id]
             numbers = {
                 "nll": round(one.nll, 6), "tokens": len(one.values), "nats": [round(value, 5) for value in one.values],
                 "columns": list(one.columns), "vocabulary": model.shape.vocabulary,
@@ -82,10 +78,8 @@ class TextTask(ReadTask):
 
 def task(scheme: str | None = None, family: str | None = None, data: Any = None) -> TextTask:
     """The task for models of a family."""
-    if scheme not in (None, "plain"):
-        raise InputError(f"text has one scheme, 'plain', and {scheme!r} was asked for: leave it out")
     decoding = {"scored": 128 if family == "causal" else None}
-    plain = Scheme("plain", family or "", "sinkscope's own", bos=True, decoding=decoding)
+    plain = only_scheme("text", scheme, family, None, source="sinkscope's own", bos=True, decoding=decoding)
     return TextTask(plain, own_file(data, PASSAGES))
 
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 from sinkscope.tasks.generated import Draft, split_of
@@ -267,14 +267,10 @@ def arithmetic(rng: Random, operations: int) -> Draft:
     value = start = rng.randint(2, 20)
     told, lines = [f"Start with {start}"], []
     for _ in range(operations):
-        names = [
-            *(["plus"] if value < MOST else []),
-            *(["minus"] if value > 0 else []),
-            *(["times"] if 0 < 2 * value <= MOST else []),
-        ]
-        name = rng.choice(names)
-        most = {"plus": MOST - value, "minus": value, "times": MOST // value if value else 0}[name]
-        number = rng.randint(2 if name == "times" else 1, min(9, most))
+        least = {"plus": 1, "minus": 1, "times": 2}
+        most = {"plus": MOST - value, "minus": value, "times": MOST // value if value else 0}
+        name = rng.choice([name for name in SIGNS if most[name] >= least[name]])
+        number = rng.randint(least[name], min(9, most[name]))
         result = {"plus": value + number, "minus": value - number, "times": value * number}[name]
         told.append(f"then {name} {number}")
         lines.append(f"{value}{SIGNS[name]}{number}={result}")
@@ -292,18 +288,14 @@ def brackets(rng: Random, depth: int) -> Draft:
     Close the brackets: ( [ ( ) {
     """
     closings = rng.randint(1, 4)
-    moves = ["open"] * (depth + closings) + ["close"] * closings
-    while True:
+    moves = [1] * (depth + closings) + [-1] * closings  # a bracket opens, or one closes
+    rng.shuffle(moves)
+    while min(accumulate(moves)) < 0:
         rng.shuffle(moves)
-        heights = [0]
-        for move in moves:
-            heights.append(heights[-1] + (1 if move == "open" else -1))
-        if min(heights) == 0:
-            break
     written: list[str] = []
     waiting: list[str] = []
     for move in moves:
-        if move == "open":
+        if move == 1:
             bracket = rng.choice(list(PAIRS))
             waiting.append(PAIRS[bracket])
             written.append(bracket)

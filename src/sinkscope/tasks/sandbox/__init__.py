@@ -22,9 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sinkscope.base.errors import InputError
 from sinkscope.tasks import bounded
-from sinkscope.tasks.sandbox.process import Rung, execute
-from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result
-from sinkscope.tasks.sandbox.rungs import UnconfinedWarning, available, check, chosen, reason
+from sinkscope.tasks.sandbox.process import OUT_OF_TIME, Limits, Program, Result, Rung, execute
+from sinkscope.tasks.sandbox.rungs import UnconfinedWarning, available, check, reason
 
 __all__ = [
     "Limits", "Program", "Result", "Rung", "UnconfinedWarning", "available", "check", "reason", "run", "run_many",
@@ -87,7 +86,7 @@ def run_many(
 def _checked(timeout: float, limits: Limits, sandbox: str) -> Rung:
     if not timeout > 0:
         raise InputError(f"timeout is {timeout}: give a positive number of seconds")
-    rung = chosen(sandbox)
+    rung = check(sandbox)
     if limits.children and rung.name != "bubblewrap":
         raise InputError(
             f"children=True needs bubblewrap, whose process namespace ends them all; programs run in {rung.name} here"

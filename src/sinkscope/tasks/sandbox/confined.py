@@ -17,7 +17,7 @@ import resource
 import sys
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, refuse_calls
+from sinkscope.tasks.sandbox.kernel import become, die_with, hide, landlock, leave_root, refuse_calls
 from sinkscope.tasks.sandbox.wire import NOTHING_CAUGHT_IT, Gone, Peer, Remote, RemoteModule
 
 TYPE_CHECKING = False  # `typing` takes as long to import as all the rest
@@ -82,16 +82,7 @@ def _give_up_rights(job: Job, parent: int) -> None:
     os.chdir(job.folder)
     if job.rung == "bubblewrap":
         if job.user:
-            os.setgroups([])
-            for number in (job.user, 65534):  # its own, or "nobody" where the container maps few users
-                try:
-                    os.setgid(number)
-                    os.setuid(number)
-                    break
-                except OSError:
-                    continue
-            if os.getuid() == 0:
-                raise PermissionError("could not leave root")
+            leave_root(job.user)
     elif sys.platform == "linux":
         if job.user:
             become(job.user, job.folder)

@@ -56,13 +56,13 @@ def call(what: str, function: str, *arguments: int | bytes | None) -> int:
     return result
 
 
-def become(user: int, folder: str) -> None:
-    """Root becomes a user that owns nothing but the folder; it may read, where Landlock lets it, what root could."""
-    call("cannot keep a capability", "prctl", SET_KEEP_CAPABILITIES, 1, 0, 0, 0)
+def leave_root(user: int, folder: str = "") -> None:
+    """Root becomes a user that owns nothing but the folder."""
     os.setgroups([])
     for number in (user, 65534):  # a number of its own, or "nobody" where a container maps few users
         try:
-            os.chown(folder, number, number)
+            if folder:
+                os.chown(folder, number, number)
             os.setresgid(number, number, number)
             os.setresuid(number, number, number)
             break
@@ -70,6 +70,12 @@ def become(user: int, folder: str) -> None:
             continue
     if 0 in os.getresuid():
         sys.exit("could not leave root")
+
+
+def become(user: int, folder: str) -> None:
+    """As `leave_root`; the user may read, where Landlock lets it, what root could."""
+    call("cannot keep a capability", "prctl", SET_KEEP_CAPABILITIES, 1, 0, 0, 0)
+    leave_root(user, folder)
     bit = 1 << READ_ANYWHERE
     if tried("syscall", CAPABILITY_SET, pack("=Ii", 0x20080522, 0), pack("=6I", bit, bit, bit, 0, 0, 0)) == 0:
         tried("prctl", AMBIENT, 2, READ_ANYWHERE, 0, 0)

@@ -19,10 +19,52 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from sinkscope.tasks.sandbox import bubblewrap, landlock
-from sinkscope.tasks.sandbox.program import OUT_OF_TIME, Limits, Program, Result
+from sinkscope.base.errors import InputError
+from sinkscope.tasks.sandbox import bubblewrap, system
 from sinkscope.tasks.sandbox.seccomp import OWN_PROCESS, filter_program
-from sinkscope.tasks.sandbox.system import interpreter
+
+MIB = 1 << 20
+OUT_OF_TIME = "ran out of time"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one program may use. Sizes in bytes."""
+
+    memory: int = 512 * MIB  # address space, of each process
+    tasks: int = 32  # threads and processes together
+    children: bool = False  # may it start processes of its own; needs bubblewrap
+    file_size: int = 8 * MIB  # of one file
+    disk: int = 32 * MIB  # of its private folder
+    output: int = 4 * MIB  # printed
+    source: int = 1 * MIB  # program and checks together
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "tasks", "file_size", "disk", "output", "source"):
+            if getattr(self, name) < 1:
+                raise InputError(f"sandbox limit {name} is {getattr(self, name)}: give a positive number")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and the checks of it, which run after it in a process of their own and use its names."""
+
+    source: str
+    checks: str = ""
+    name: str = "__main__"  # of its module
+    # Names of builtins and of standard modules that the checks take from it; None: all that it defines.
+    shadows: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one program."""
+
+    passed: bool  # it ran to its end, checks included
+    reason: str  # "passed", or why not, in a few words
+    seconds: float  # wall time, interpreter start included
+    output: str  # the last 2000 characters that it printed
+    rung: str  # how it was confined: "bubblewrap", "landlock" or "none"
 
 
 @dataclass(frozen=True)
@@ -61,7 +103,7 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
             )  # fmt: skip
             stdin.writelines([script, job, source, checks, secret])
             stdin.seek(0)
-            inner = [str(interpreter()), "-I", "-S", "-u", "-c", START, str(len(script)), str(len(job))]
+            inner = [str(system.interpreter()), "-I", "-S", "-u", "-c", START, str(len(script)), str(len(job))]
             first = 65534 if rung.route and rung.route.become_first else None
             process = subprocess.Popen(  # noqa: S603 (the point of this file)
                 bubblewrap.command(rung.route, inner, limits.disk) if rung.route else inner,
@@ -81,19 +123,20 @@ def execute(program: Program, timeout: float, limits: Limits, rung: Rung) -> Res
             raise
         finally:
             os.close(verdict_write)
+
+        def stop_for() -> str:
+            return system.too_much(folder, process.pid, limits.disk) if rung.name == "landlock" else ""
+
         try:
-            watched = _Watched(process, verdict_read, limits)
-            if rung.name == "landlock":
-                watched.stop_for = lambda: landlock.too_much(folder, process.pid, limits)
-            ended = watched.until(started + timeout)
+            ended, verdict, printed = _watch(process, verdict_read, started + timeout, limits.output, stop_for)
         finally:
             _kill(process)
             os.close(verdict_read)
     seconds = time.monotonic() - started
-    text = watched.tail.decode("utf-8", "replace")[-2000:]
-    if watched.verdict == secret:
+    text = printed.decode("utf-8", "replace")[-2000:]
+    if verdict == secret:
         return Result(True, "passed", seconds, text, rung.name)
-    why = _last_line(watched.verdict.decode("utf-8", "replace").removeprefix("failed\n"))
+    why = _last_line(verdict.decode("utf-8", "replace").removeprefix("failed\n"))
     return Result(False, why or ended or _reason(process.returncode, text), seconds, text, rung.name)
 
 
@@ -105,11 +148,11 @@ def _confinement(rung: Rung, cpu: int, limits: Limits, folder: str) -> dict[str,
     linux = sys.platform == "linux"
     tasks = limits.tasks + 1  # the judge
     if rung.route is None:  # no filter against children elsewhere; the limit on processes takes its place
-        tasks = tasks + landlock.tasks_of_user() if linux else 0
+        tasks = tasks + system.tasks_of_user() if linux else 0
     return {
         "rung": rung.name,
         "user": 0x60000000 + secrets.randbelow(0x10000000) if alone and os.geteuid() == 0 else 0,
-        "readable": landlock.readable(rung.name),
+        "readable": system.readable(rung.name),
         "folder": "/tmp" if rung.route else folder,  # noqa: S108 (its own)
         "code": (filter_program(rung.name, limits.children) or b"") if linux else b"",
         "own_process": OWN_PROCESS,
@@ -139,60 +182,55 @@ def _script() -> bytes:
     return marshal.dumps([(f"{__package__}.{name}", compile(text, name, "exec")) for name, text in sources.items()])
 
 
-class _Watched:
-    """A running program: its verdict, and the end of what it printed."""
+def _watch(
+    process: subprocess.Popen[bytes], told: int, deadline: float, most: int, stop_for: Callable[[], str]
+) -> tuple[str, bytes, bytes]:
+    """Read until a program is gone: why it had to be stopped, or ""; its verdict; the end of what it printed.
 
-    def __init__(self, process: subprocess.Popen[bytes], verdict: int, limits: Limits) -> None:
-        self.process = process
-        self.verdict = b""
-        self.tail = b""
-        self.stop_for: Callable[[], str] = str  # says why it must be stopped, or ""
-        self._descriptor = verdict
-        self._most = limits.output
-        self._printed = 0
+    Args:
+        told: the descriptor of the verdict. most: bytes that may be printed. stop_for: says why it must be stopped, or "".
+    """
+    stdout = process.stdout.fileno() if process.stdout else -1
+    read, printed = {told: b"", stdout: b""}, 0
 
-    def until(self, deadline: float) -> str:
-        """Read until the program is gone; return why it had to be stopped, or ""."""
-        stream = self.process.stdout
-        if stream is None:  # for the type checker: stdout is a pipe
-            raise RuntimeError("no output pipe")
+    def take(descriptor: int) -> bool:
+        """Take what a pipe holds; False at its end."""
+        nonlocal printed
+        part = os.read(descriptor, 1 << 16)
+        whole = read[descriptor] + part
+        read[descriptor] = whole[:1024] if descriptor == told else whole[-8000:]
+        printed += len(part) if descriptor == stdout else 0
+        return bool(part)
+
+    def until_gone(selector: selectors.BaseSelector) -> str:
         gone = False
-        with selectors.DefaultSelector() as selector:
-            for descriptor in (self._descriptor, stream.fileno()):
-                os.set_blocking(descriptor, False)
-                selector.register(descriptor, selectors.EVENT_READ)
-            while selector.get_map():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return OUT_OF_TIME
-                ready = selector.select(0 if gone else min(left, 0.05))
-                for key, _ in ready:
-                    if not self._read(key.fd):
-                        selector.unregister(key.fd)
-                if self._printed > self._most:
-                    return f"printed more than {self._most} bytes"
-                if reason := self.stop_for():
-                    return reason
-                if self.verdict and self._descriptor not in {key.fd for key in selector.get_map().values()}:
-                    while not stream.closed and self._printed <= self._most and selector.select(0):
-                        if not self._read(stream.fileno()):
-                            break
-                    return ""  # all is told
-                if not ready and gone:
-                    break  # a pipe that a stray process keeps open
-                # What it wrote between the look at the pipes and its end is read in the next round.
-                gone = self.process.poll() is not None
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return OUT_OF_TIME
+            ready = selector.select(0 if gone else min(left, 0.05))
+            for key, _ in ready:
+                if not take(key.fd):
+                    selector.unregister(key.fd)
+            if printed > most:
+                return f"printed more than {most} bytes"
+            if reason := stop_for():
+                return reason
+            if read[told] and told not in selector.get_map():  # all is told
+                while selector.get_map() and printed <= most and selector.select(0) and take(stdout):
+                    pass
+                return ""
+            if not ready and gone:
+                break  # a pipe that a stray process keeps open
+            # What it wrote between the look at the pipes and its end is read in the next round.
+            gone = process.poll() is not None
         return ""
 
-    def _read(self, descriptor: int) -> bool:
-        """Take what a pipe holds; False at its end."""
-        part = os.read(descriptor, 1 << 16)
-        if descriptor == self._descriptor:
-            self.verdict = (self.verdict + part)[:1024]
-        else:
-            self._printed += len(part)
-            self.tail = (self.tail + part)[-8000:]
-        return bool(part)
+    with selectors.DefaultSelector() as selector:
+        for descriptor in (told, stdout):
+            os.set_blocking(descriptor, False)
+            selector.register(descriptor, selectors.EVENT_READ)
+        return until_gone(selector), read[told], read[stdout]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -6,13 +6,13 @@ import os
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
 
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.tasks.sandbox import bubblewrap
-from sinkscope.tasks.sandbox.process import Rung, execute
-from sinkscope.tasks.sandbox.program import Limits, Program
+from sinkscope.tasks.sandbox.process import Limits, Program, Rung, execute
 from sinkscope.tasks.sandbox.system import homes
 
 KINDS = ("auto", "bubblewrap", "landlock", "none")
@@ -95,18 +95,12 @@ def reason(kind: str = "auto") -> str:
     return f"warning: {rung.words}" if rung is NONE else f"model-written programs run in {rung.name}, {rung.words}"
 
 
-def check(kind: str = "auto") -> str:
-    """Raise `InputError` with instructions unless programs can be confined here; to be called before a model is loaded.
+def check(kind: str = "auto") -> Rung:
+    """As `available`; raises `InputError` with instructions where there is none, and warns where nothing is confined.
 
-    A probe inside the sandbox tries to break each promise, rather than trusting version numbers. Returns a sentence that
-    says how programs are confined.
+    To be called before a model is loaded. A probe inside the sandbox tries to break each promise, rather than trusting version
+    numbers.
     """
-    rung = chosen(kind)
-    return rung.words if kind == "none" else f"{rung.name}, {rung.words}"
-
-
-def chosen(kind: str = "auto") -> Rung:
-    """As `available`; raises `InputError` with instructions where there is none, and warns where nothing is confined."""
     rung, why = _tried(kind)
     if rung is None:
         raise InputError(why)
@@ -121,11 +115,11 @@ def _tried(kind: str) -> tuple[Rung | None, str]:
     if one_of("sandbox", kind, KINDS) == "none":
         return NONE, ""
     failures: list[str] = []
-    for rung in _candidates(kind, failures):
-        failed = _broken_promise(rung)
-        if not failed:
+    for rung, missing in _candidates(kind):
+        why = missing or _broken_promise(rung)
+        if not why:
             return rung, ""
-        failures.append(f"{rung.name}, {rung.words}: {failed}")
+        failures.append(f"{rung.name}: {why}" if missing else f"{rung.name}, {rung.words}: {why}")
     often = f" {OFTEN}." if any("bubblewrap," in failure for failure in failures) else ""
     return (
         None,
@@ -133,21 +127,16 @@ def _tried(kind: str) -> tuple[Rung | None, str]:
     )
 
 
-def _candidates(kind: str, failures: list[str]) -> list[Rung]:
-    """The rungs of a kind that can be tried at all; what is missing for the others goes to `failures`."""
-    rungs = []
+def _candidates(kind: str) -> Iterator[tuple[Rung, str]]:
+    """The rungs of a kind, and what is missing here for one to be tried at all."""
     if kind in ("auto", "bubblewrap"):
-        if shutil.which("bwrap") is None:
-            failures.append("bubblewrap: there is no `bwrap` on the PATH")
-        else:
-            rungs += [Rung("bubblewrap", route.words, route) for route in bubblewrap.routes()]
+        missing = "" if shutil.which("bwrap") else "there is no `bwrap` on the PATH"
+        for route in bubblewrap.routes()[: 1 if missing else None]:
+            yield Rung("bubblewrap", route.words, route), missing
     if kind in ("auto", "landlock"):
-        if sys.platform != "linux":
-            failures.append("landlock: it is part of Linux alone")
-        else:
-            user = "as a user of its own" if os.geteuid() == 0 else "as this user"
-            rungs.append(Rung("landlock", f"with a system-call filter, {user}"))
-    return rungs
+        user = "as a user of its own" if os.geteuid() == 0 else "as this user"
+        missing = "" if sys.platform == "linux" else "it is part of Linux alone"
+        yield Rung("landlock", f"with a system-call filter, {user}"), missing
 
 
 def _broken_promise(rung: Rung) -> str:

@@ -158,9 +158,7 @@ class Peer:
         self._read, self._write, self._permits = read, write, permits
         self._judge, self._hears = judge, TYPES if judge else vars(builtins)
         self._names = {id(value): name for name, value in (vars(builtins) if judge else TYPES).items()}
-        self._lent: dict[
-            int, Any
-        ] = {}  # objects of ours that the other side knows, by identity; they live as long as we
+        self._lent: dict[int, Any] = {}  # what the other side knows of ours, by identity; it lives as long as we
         self._borrowed: dict[int, Any] = {}  # what stands for objects of the other side, by their identity there
         self._there: dict[int, tuple[int, Any]] = {}  # the other way; and what stands for them, so that it lives
         self._lock = _thread.RLock()
