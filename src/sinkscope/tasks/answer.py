@@ -49,7 +49,6 @@ class Item:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key of its record."""
         return (self.document.id, self.seed)
 
     @property
@@ -139,7 +138,6 @@ def _records(model: Model, experiment: Experiment, left: Items, batch_size: Batc
 
 
 def encoded(model: Model, task: Task, items: Items) -> Prompts:
-    """The prompts of some documents."""
     return {item.document.id: encode_prompt(model, task.prompt(item.document), task.scheme) for item in items}
 
 

@@ -158,7 +158,6 @@ def shipped() -> tuple[Document, ...]:
 
 @from_file
 def read_choices(path: Path) -> list[tuple[str, Document]]:
-    """The questions of a file."""
     documents: list[tuple[str, Document]] = []
     groups: dict[str, list[dict[str, Any]]] = {}
     for where, row in _rows(path):

@@ -38,7 +38,6 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Model) -> ModelIdentity:
-        """Of a model that is loaded."""
         dtype = str(model.dtype).removeprefix("torch.")
         return cls(model.source, model.spec.counted_as, dtype, model.revision or model.digest)
 

@@ -99,7 +99,6 @@ class GeneratedTask(Task):
 
     @staticmethod
     def draft(rng: Random) -> Draft:
-        """One question."""
         raise NotImplementedError
 
     def sources(self, split: Split) -> Sequence[Source]:
@@ -107,7 +106,6 @@ class GeneratedTask(Task):
         return (Source(self.draft, self.version),)
 
     def document(self, split: Split, index: int) -> Document:
-        """Document number `index` of a split."""
         return in_turn(self.sources(split), split, index)
 
     def stream(self, split: Split = "train", start: int = 0) -> Iterator[Document]:

@@ -84,5 +84,4 @@ def _train_file(test: Path) -> Path:
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> Gsm8k:
-    """GSM8K by a named scheme, else by the default of a family."""
     return Gsm8k(choose("gsm8k", SCHEMES, DEFAULTS, scheme, family), None if data is None else Path(data))

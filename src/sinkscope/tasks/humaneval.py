@@ -61,25 +61,20 @@ class HumanEval(CodeTask):
         return bounded.apply(calls)
 
     def tests(self, document: Document) -> tuple[str, str]:
-        return _tests(document), document.extra["entry_point"]
+        """Where they call functions that the prompt gives beside the one to complete, they stand behind these functions.
 
-
-def _tests(document: Document) -> str:
-    """The tests; where they call functions that the prompt gives beside the one to complete, behind these functions.
-
-    So tests do not take the program's word for what they compute. Officially they are the program's: one that lacks
-    them fails, and does so here, by the bare names at the beginning.
-    """
-    tests, entry_point = document.extra["tests"], document.extra["entry_point"]
-    try:
-        given = [node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point]
-        used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return tests
-    names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
-    return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests
+        So tests do not take the program's word for what they compute. Officially they are the program's: one that lacks
+        them fails, and does so here, by the bare names at the beginning.
+        """
+        tests, entry_point = document.extra["tests"], document.extra["entry_point"]
+        try:
+            given = [node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point]
+            used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return tests, entry_point
+        names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
+        return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests, entry_point
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:
-    """HumanEval by a named scheme, else by the default of a family."""
     return HumanEval(choose("humaneval", SCHEMES, DEFAULTS, scheme, family), None if data is None else Path(data))

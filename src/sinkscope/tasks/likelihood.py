@@ -291,7 +291,6 @@ def _exact(model: Model, pairs: Sequence[Pair], policy: Policy | None) -> list[L
 def _bounds(
     model: Model, pairs: Sequence[Pair], policy: Policy | None, draws: int, seed: int, rows: int, greedy: bool
 ) -> list[Likelihood]:
-    """Of pairs of equal lengths."""
     given, length = map(len, pairs[0])
     ids = torch.tensor([[*context, *continuation] for context, continuation in pairs], device=model.device)
     where = torch.zeros(len(pairs), draws, given + length, dtype=torch.bool)
@@ -304,7 +303,11 @@ def _bounds(
     bounds = []
     for number, (context, continuation) in enumerate(pairs):
         own = slice(number * draws, (number + 1) * draws)
-        written = _greedy(model, context, continuation, policy) if greedy else None
+        written = None
+        if greedy:  # by the family's loop, one token at a time by confidence
+            decoding = decoding_from_options(model.family, _whole_answer(model, length))
+            run = generate(model, [list(context)], decoding, policy=policy, seed=[0])
+            written = run.answer(0)[:length] == list(continuation)
         error = float(values[own].std(correction=1)) / math.sqrt(draws)
         bounds.append(Likelihood(float(values[own].mean()), written, error, nats.forwards * draws, nats.acted(own)))
     return bounds
@@ -354,10 +357,3 @@ def _fitted(model: Model, pair: Pair) -> tuple[list[int], list[int]]:
             raise InputError(f"a continuation of {len(continuation)} tokens passes the context of {limit}")
         context = context[len(continuation) - limit :]
     return context, continuation
-
-
-def _greedy(model: Model, context: Sequence[int], continuation: Sequence[int], policy: Policy | None) -> bool:
-    """True when the family's loop, one token at a time by confidence, writes exactly this continuation."""
-    decoding = decoding_from_options(model.family, _whole_answer(model, len(continuation)))
-    run = generate(model, [list(context)], decoding, policy=policy, seed=[0])
-    return run.answer(0)[: len(continuation)] == list(continuation)

@@ -113,7 +113,6 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def prefix_token_id(self) -> int:
-        """The token in place of an empty context."""
         start = start_token(self.model)
         return self.eot_token_id if start is None else start
 
@@ -188,7 +187,6 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         return cut(decode(self.model, torch.tensor(answer, dtype=torch.long), 0), stops)
 
     def stream(self, context: str, repeat: int = 0) -> int:
-        """The seed of the random stream of one answer."""
         return seed_of(f"{self.experiment.seeds[0]}/{context}/{repeat}")
 
     def _decoding(self, wishes: dict[str, Any]) -> Decoding:

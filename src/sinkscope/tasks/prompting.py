@@ -25,7 +25,6 @@ class Encoded:
 
 
 def tokenizer_of(model: Model) -> Any:
-    """The model's tokenizer, which tasks need."""
     if model.tokenizer is None:
         raise InputError(f"{model.source} has no tokenizer files, and tasks are text; put them beside its config.json")
     return model.tokenizer

@@ -33,7 +33,6 @@ class ReadTask(Task):
     def read(
         self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
     ) -> list[Generation]:
-        """The records of some documents."""
         raise NotImplementedError
 
 

@@ -81,7 +81,6 @@ class Row:
 
     @property
     def key(self) -> Key:
-        """By which an answer is known."""
         return (self.document, self.seed)
 
 
@@ -170,7 +169,6 @@ class Log(Generic[RowType]):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Stop writing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -305,7 +303,6 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         return run
 
     def close(self) -> None:
-        """Stop writing and let others in."""
         self.generations.close()
         self.grades.close()
         if self._lock is not None:
@@ -317,7 +314,6 @@ class RunFolder(AbstractContextManager["RunFolder"]):
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """A folder that holds something else than a run is not filled."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
     if folder.is_dir() and not (folder / "settings.json").exists():

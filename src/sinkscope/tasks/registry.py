@@ -54,7 +54,6 @@ def is_file(name: str) -> bool:
 
 
 def names() -> list[str]:
-    """The tasks that `get` knows."""
     return [*TASKS, *REGISTERED]
 
 

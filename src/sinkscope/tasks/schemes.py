@@ -16,7 +16,6 @@ OTHER = "other"
 
 
 def check_family(family: str) -> None:
-    """A family must be registered."""
     from sinkscope.models.load import FAMILIES
 
     checks.one_of("model family", family, FAMILIES)

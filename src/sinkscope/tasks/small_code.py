@@ -65,7 +65,6 @@ class ProgramFunction(NamedTuple):
     inputs: Sequence[tuple[Any, ...]]
 
     def results(self) -> list[Any]:
-        """What it gives for its inputs."""
         space: dict[str, Any] = {}
         exec(f"def function({', '.join(self.arguments)}):\n    {self.body}\n", space)  # noqa: S102 (our own text)
         return [space["function"](*given) for given in self.inputs]
@@ -73,7 +72,6 @@ class ProgramFunction(NamedTuple):
 
 @cache
 def data() -> dict[str, Any]:
-    """data/small_code.toml."""
     return shipped_words("small_code")
 
 
@@ -234,5 +232,4 @@ class SmallCode(GeneratedTask, CodeTask):
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> SmallCode:
-    """The task with the decoding of a family."""
     return SmallCode(only_scheme("small_code", scheme, family, data, extraction="body", until=ENDS))

@@ -34,8 +34,6 @@ class Document:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of a conversation."""
-
     role: str  # "system" | "user" | "assistant"
     content: str
 
@@ -128,9 +126,7 @@ class Task(Protocol):
         """The prompt for a document: its question, as one user turn."""
         return Prompt((Turn("user", document.question),))
 
-    def grade(self, document: Document, output: str) -> Mark:
-        """The grade of an output."""
-        ...
+    def grade(self, document: Document, output: str) -> Mark: ...
 
     def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
         """`grade` for each (document, output); programs run `workers` at a time (None: by the cores)."""

@@ -77,7 +77,6 @@ class TextTask(ReadTask):
 
 
 def task(scheme: str | None = None, family: str | None = None, data: Any = None) -> TextTask:
-    """The task for models of a family."""
     decoding = {"scored": 128 if family == "causal" else None}
     plain = only_scheme("text", scheme, family, None, source="sinkscope's own", bos=True, decoding=decoding)
     return TextTask(plain, own_file(data, PASSAGES))

@@ -65,11 +65,9 @@ class Story:
         self.lines: list[str] = []
 
     def some(self, kind: str, *names: str) -> None:
-        """Draw different people or things."""
         self.values |= zip(names, self.rng.sample(_data()[kind], len(names)), strict=True)
 
     def word(self, kind: str, name: str) -> None:
-        """Draw a word from a list."""
         self.values[name] = self.rng.choice(_data()[kind])
 
     def numbers(self, **ranges: tuple[int, int]) -> list[int]:
@@ -89,7 +87,6 @@ class Story:
             self.lines.append(re.sub(r"<(\w+)(.)(\w+)>", self._sum, line).format_map(self.values))
 
     def _sum(self, found: re.Match[str]) -> str:
-        """A sum of two values, or of a value and a number, with its result."""
         one, two = (int(name) if name.isdigit() else self.values[name] for name in found.group(1, 3))
         results = {"+": one + two, "-": one - two, "*": one * two, "/": one // two}
         return f"{one}{found[2]}{two}={results[found[2]]}"
@@ -251,5 +248,4 @@ class WordProblems(GeneratedTask):
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> WordProblems:
-    """The task with the decoding of a family."""
     return WordProblems(only_scheme("word_problems", scheme, family, data, extraction="gsm8k-strict"))

@@ -57,7 +57,6 @@ class Stratum(NamedTuple):
 
 
 def skill_of(name: str) -> Skill:
-    """The skill called `name`."""
     return skills.SKILLS[one_of("skill of the battery", name, SKILLS)]
 
 

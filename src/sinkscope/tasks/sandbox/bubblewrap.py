@@ -26,16 +26,14 @@ class Route:
     become_first: bool = False  # root: change user before bubblewrap (containers without CAP_SYS_ADMIN)
 
 
-AS_USER = (Route("in a user namespace", user_namespace=True),)
-AS_ROOT = (
-    Route("as a user of its own", user_namespace=False, become_inside=True),
-    Route("as nobody, in a user namespace", user_namespace=True, become_first=True),
-)
-
-
 def routes() -> tuple[Route, ...]:
     """The ways in for whoever calls, the best first."""
-    return AS_ROOT if os.geteuid() == 0 else AS_USER
+    if os.geteuid() != 0:
+        return (Route("in a user namespace", user_namespace=True),)
+    return (
+        Route("as a user of its own", user_namespace=False, become_inside=True),
+        Route("as nobody, in a user namespace", user_namespace=True, become_first=True),
+    )
 
 
 def command(route: Route, inner: list[str], disk: int) -> list[str]:
@@ -68,16 +66,12 @@ def _file_system() -> list[str]:
     return [*options, "--dev", "/dev", "--remount-ro", "/dev"]
 
 
+@lru_cache(maxsize=8)
 def _tmp(disk: int) -> list[str]:
-    if _can_limit_tmp():
+    command = [shutil.which("bwrap") or "bwrap", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if "--size " in done.stdout + done.stderr:
         options = ["--perms", "1777", "--size", str(disk), "--tmpfs", "/tmp"]  # noqa: S108 (its own)
     else:  # bubblewrap before 0.7 cannot say how large: then nothing can be written at all
         options = ["--tmpfs", "/tmp", "--remount-ro", "/tmp"]  # noqa: S108
     return [*options, "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
-
-
-@lru_cache(maxsize=1)
-def _can_limit_tmp() -> bool:
-    command = [shutil.which("bwrap") or "bwrap", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    return "--size " in done.stdout + done.stderr

@@ -23,14 +23,10 @@ KILL = 9  # SIGKILL
 
 
 class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """C's long."""
-
     _type_ = "l"
 
 
 class Char(_ctypes._SimpleCData):  # type: ignore[type-arg]
-    """C's char."""
-
     _type_ = "c"
 
 

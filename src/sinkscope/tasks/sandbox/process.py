@@ -58,8 +58,6 @@ class Program:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one program."""
-
     passed: bool  # it ran to its end, checks included
     reason: str  # "passed", or why not, in a few words
     seconds: float  # wall time, interpreter start included

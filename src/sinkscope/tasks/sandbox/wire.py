@@ -206,7 +206,6 @@ class Peer:
     # ---- messages ------------------------------------------------------------------------------------------
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Send a message whole."""
         data = self._coded(message)
         if len(data) > MOST:
             raise ValueError(f"{len(data)} bytes, {MOST} can be sent")
@@ -219,7 +218,6 @@ class Peer:
                 raise Gone from None
 
     def receive(self) -> tuple[Any, ...]:
-        """The next message."""
         size = int.from_bytes(self._exactly(8), "little")
         if size > MOST:
             raise ValueError(f"a message of {size} bytes, {MOST} are allowed")
