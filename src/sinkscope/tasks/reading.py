@@ -163,6 +163,7 @@ def record_of(
     tokens: int,
     policy: Policy | None,
     account: Mapping[str, float],
+    /,
     **more: Any,
 ) -> Generation:
     """The record of one document, of which so many tokens were read; account: what the policy did."""
