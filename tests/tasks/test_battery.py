@@ -250,8 +250,8 @@ def test_composition_is_tested_on_pairs_that_training_never_shows() -> None:
 
 
 def test_training_documents_follow_from_their_seed_and_level() -> None:
-    stream = get("battery:state@3").stream("train", 5)  # type: ignore[attr-defined]
-    assert next(stream) == train_documents("state", 6, level=3)[5]
+    document = get("battery:state@3").document("train", 5)  # type: ignore[attr-defined]
+    assert document == train_documents("state", 6, level=3)[5]
     assert train_documents("state", 5, seed=1) != train_documents("state", 5)
 
 

@@ -217,7 +217,7 @@ def test_a_folder_of_something_else_is_not_filled(models: dict[str, ss.Model], t
 
 def test_answers_are_saved_before_they_are_graded(models: dict[str, ss.Model], tmp_path: Path) -> None:
     class Dies(Parity):
-        def grade_many(self, pairs, workers=None):  # type: ignore[no-untyped-def]
+        def grade_many(self, pairs):  # type: ignore[no-untyped-def]
             raise KeyboardInterrupt("the grader died")
 
     model, decoding = models["dream"], DECODINGS["dream"]

@@ -44,10 +44,10 @@ def test_grades_and_progress(tmp_path: Path) -> None:
 
 def test_a_grader_that_dies_is_resumed(tmp_path: Path) -> None:
     class Dies(WordProblems):
-        def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+        def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
             if any(document.id == documents[40].id for document, _ in pairs):
                 raise KeyboardInterrupt
-            return super().grade_many(pairs, workers)
+            return super().grade_many(pairs)
 
     documents = TASK.documents(70)
     with _answer(tmp_path) as run:
@@ -90,10 +90,10 @@ def test_the_sandbox_is_checked_first(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_an_answer_that_breaks_the_grader_fails_alone(tmp_path: Path) -> None:
     class Breaks(WordProblems):
-        def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+        def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
             if any(document.id == documents[40].id for document, _ in pairs):
                 raise RecursionError("too deep")
-            return super().grade_many(pairs, workers)
+            return super().grade_many(pairs)
 
     documents = TASK.documents(70)
     with _answer(tmp_path) as run:
@@ -106,7 +106,7 @@ def test_an_answer_that_breaks_the_grader_fails_alone(tmp_path: Path) -> None:
 
 def test_a_machine_that_cannot_grade_is_no_answers_fault(tmp_path: Path) -> None:
     class NoDisk(WordProblems):
-        def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+        def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
             raise OSError(28, "no space left")
 
     with _answer(tmp_path) as run:

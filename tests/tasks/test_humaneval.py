@@ -159,11 +159,11 @@ def test_canonical_solutions_pass_and_others_fail(every: int, kind: str) -> None
     documents = task.documents()
     assert len(documents) == 164
     started = time.monotonic()
-    right = task.grade_many([(document, document.answer) for document in documents], workers=2)
+    right = task.grade_many([(document, document.answer) for document in documents])
     some = documents[::every]
-    empty = task.grade_many([(document, "") for document in some], workers=2)
+    empty = task.grade_many([(document, "") for document in some])
     forgeries = [(document, FORGED.format(document.extra["entry_point"])) for document in some]
-    forged = task.grade_many(forgeries, workers=2)
+    forged = task.grade_many(forgeries)
     seconds = time.monotonic() - started
     assert [document.id for document, verdict in zip(documents, right, strict=True) if not verdict.passed] == []
     assert [document.id for document, verdict in zip(some, empty, strict=True) if verdict.passed] == []
@@ -183,7 +183,7 @@ def test_canonical_solutions_pass_by_the_official_post_processing(name: str, eve
             return f"Here:\n```python\n{document.question}{document.answer}```\n"
         return f"{document.answer}```\nDone."
 
-    verdicts = task.grade_many([(document, answer(document)) for document in documents], workers=2)
+    verdicts = task.grade_many([(document, answer(document)) for document in documents])
     failed = [document.id for document, verdict in zip(documents, verdicts, strict=True) if not verdict.passed]
     # The tests of HumanEval/50 use a helper that Dream's sanitizer removes.
     assert failed == (["HumanEval/50"] if name == "dream-instruct" else [])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import replace
-from itertools import islice
 
 import pytest
 from tests.helpers.marks import needs_sandbox
@@ -22,7 +21,7 @@ TASK = task()
 
 @pytest.fixture(scope="module")
 def train() -> list[Document]:
-    return list(islice(TASK.stream("train"), 3000))
+    return [TASK.document("train", index) for index in range(3000)]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def _passed(pairs: list[tuple[Document, str]]) -> list[bool]:
     programs = [
         sandbox.Program(program(document, body), document.extra["tests"], "solution") for document, body in pairs
     ]
-    return [result.passed for result in sandbox.run_many(programs, workers=2)]
+    return [result.passed for result in sandbox.run_many(programs)]
 
 
 @pytest.mark.slow
@@ -94,7 +93,7 @@ def test_both_generated_tasks_fit_64_tokens(train: list[Document], test: list[Do
     """Of the organisms' own tokenizer; and they are not trivial."""
     tokenizer = read_tokenizer(ORGANISMS / "scratch")
     documents = [
-        *islice(word_problems().stream("train"), 3000), *word_problems().documents(500), *train, *test,
+        *(word_problems().document("train", index) for index in range(3000)), *word_problems().documents(500), *train, *test,
     ]  # fmt: skip
     questions, answers = ([getattr(one, part) for one in documents] for part in ("question", "answer"))
     assert max(map(len, tokenizer(questions, add_special_tokens=False).input_ids)) <= 64

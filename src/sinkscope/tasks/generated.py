@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -88,7 +88,7 @@ def in_turn(sources: Sequence[Source], split: Split, index: int) -> Document:
 
 @dataclass(frozen=True)
 class GeneratedTask(Task):
-    """A task whose documents are drafts: `stream("train")` for training, `documents(n)` for testing.
+    """A task whose documents are drafts: `document("train", number)` for training, `documents(n)` for testing.
 
     Attributes:
         version: of its texts and tests; the seed of every document.
@@ -107,10 +107,6 @@ class GeneratedTask(Task):
 
     def document(self, split: Split, index: int) -> Document:
         return in_turn(self.sources(split), split, index)
-
-    def stream(self, split: Split = "train", start: int = 0) -> Iterator[Document]:
-        """Documents of a split from number `start` on, without end."""
-        return (self.document(split, index) for index in count(start))
 
     def documents(self, limit: int | None = None) -> list[Document]:
         sources = self.sources("test")

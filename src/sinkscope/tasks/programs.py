@@ -30,7 +30,7 @@ class CodeTask(Task):
     def grade(self, document: Document, output: str) -> Mark:
         return self.grade_many([(document, output)])[0]
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
         jobs: dict[int, sandbox.Program] = {}
         marks = {}
         for number, (reading, (document, _)) in enumerate(zip(self.programs(pairs), pairs, strict=True)):
@@ -39,8 +39,7 @@ class CodeTask(Task):
             else:
                 tests, function = self.tests(document)
                 jobs[number] = sandbox.Program(reading.value, tests, "solution", (function,))
-        seconds = self.scheme.timeout
-        results = sandbox.run_many(list(jobs.values()), seconds, sandbox=self.sandbox, workers=workers)
+        results = sandbox.run_many(list(jobs.values()), self.scheme.timeout, sandbox=self.sandbox)
         for (number, job), result in zip(jobs.items(), results, strict=True):
             marks[number] = Mark(result.passed, job.source, result.reason, result.rung)
         return [marks[number] for number in range(len(pairs))]

@@ -128,8 +128,8 @@ class Task(Protocol):
 
     def grade(self, document: Document, output: str) -> Mark: ...
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
-        """`grade` for each (document, output); programs run `workers` at a time (None: by the cores)."""
+    def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
+        """`grade` for each (document, output); programs run several at a time."""
         return [self.grade(document, output) for document, output in pairs]
 
     def settings(self) -> dict[str, Any]:

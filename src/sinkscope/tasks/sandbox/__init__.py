@@ -47,16 +47,11 @@ def run(
     return execute(Program(program, checks, name), timeout, limits, _checked(timeout, limits, sandbox))
 
 
-def run_many(
-    programs: Sequence[Program], timeout: float = 5.0, *, sandbox: str = "auto", workers: int | None = None
-) -> list[Result]:
+def run_many(programs: Sequence[Program], timeout: float = 5.0, *, sandbox: str = "auto") -> list[Result]:
     """The results of many programs, in the order given; each still has an interpreter and a sandbox of its own.
 
     Equal programs run once, and those that do not compile not at all. Programs that ran out of time run once more, one
     for each core, so that a verdict depends less on how busy the others kept the machine.
-
-    Args:
-        workers: programs at a time; default: two for each core, because starting one is mostly waiting.
     """
     limits = Limits()
     rung = _checked(timeout, limits, sandbox)
@@ -76,10 +71,10 @@ def run_many(
 
     left = [program for program in different if program not in result_of]
     cores = os.cpu_count() or 1
-    run_all(left, workers or 2 * cores)
+    run_all(left, 2 * cores)  # starting one is mostly waiting
     if len(left) > 1:
         late = [program for program in left if result_of[program].reason == OUT_OF_TIME]
-        run_all(late, min(workers or cores, cores))
+        run_all(late, cores)
     return [result_of[program] for program in programs]
 
 

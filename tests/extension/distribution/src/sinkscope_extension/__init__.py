@@ -74,7 +74,7 @@ class Letters:
         """Whether the letter is in the output."""
         return Mark(document.answer in output, output[:8])
 
-    def grade_many(self, pairs: Sequence[tuple[Document, str]], workers: int | None = None) -> list[Mark]:
+    def grade_many(self, pairs: Sequence[tuple[Document, str]]) -> list[Mark]:
         """`grade` for each pair."""
         return [self.grade(document, output) for document, output in pairs]
 
