@@ -20,7 +20,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from sinkscope.base.checks import one_of
+from sinkscope.base.checks import one_of, whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.extras import EXTRAS, read_extras
 from sinkscope.decoding import Decoding, decoding_from_options, option_fields
@@ -91,7 +91,8 @@ class SinkscopeLM(TemplateLM):  # type: ignore[misc]
         self.tokenizer = tokenizer_of(self.model)
         self._device = self.model.device
         self.options = _checked_options(self.model.family, decoding)
-        self.batch_size = _batch_size(batch_size)
+        size = int(batch_size) if str(batch_size).isdecimal() else batch_size
+        self.batch_size: Any = "auto" if str(size).startswith("auto") else whole("batch_size", size, 1)
         self.most = max_batch_size
         self.draws = draws
         self.errors: list[float] = []
@@ -325,12 +326,3 @@ def _device(asked: str | None) -> str:
         log.warning("there is no CUDA device here, and %s was asked for: running on the CPU", asked)
         return "cpu"
     return "auto" if asked is None else str(asked)
-
-
-def _batch_size(value: int | str) -> Any:
-    if isinstance(value, str) and value.startswith("auto"):
-        return "auto"
-    try:
-        return int(value)
-    except ValueError as error:
-        raise InputError(f"batch_size should be a whole number or auto, got {value!r}") from error
