@@ -83,7 +83,7 @@ READ = {
 """Files of these rooms that take a text apart: how often, and what it is."""
 OTHERS = {"base/textform.py": "a type in a declaration", "cli/inputs.py": "what was typed", "models/hub.py": "names of files",
           "models/load.py": "a path", "sinks/categories.py": "a token",
-          "tasks/small_code_parts.py": "a template",
+          "tasks/small_code.py": "a template",
           "tasks/sandbox/bubblewrap.py": "what a program says of itself",
           "tasks/sandbox/rungs.py": "what the system says"}  # fmt: skip
 """Files that look for words in a text: whose it is."""

@@ -85,7 +85,7 @@ def test_evaluate_grade_compare(run, source: str, tmp_path: Path) -> None:  # ty
 
 def test_generate_now_grade_later(run, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """A machine without a sandbox can answer a task that runs code; grading it there is refused."""
-    monkeypatch.setattr(rungs, "_candidates", lambda kind, failures: failures.append("bubblewrap is missing") or [])
+    monkeypatch.setattr(rungs, "_candidates", lambda kind: [(rungs.NONE, "bubblewrap is missing")])
     rungs._tried.cache_clear()
     small = ["--task", "small_code", "--limit", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     asked: list[object] = []

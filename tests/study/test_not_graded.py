@@ -30,7 +30,7 @@ def study(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_answers_are_kept_and_graded_later(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    monkeypatch.setattr(rungs, "_candidates", lambda kind, failures: failures.append("no rung") or [])
+    monkeypatch.setattr(rungs, "_candidates", lambda kind: [(rungs.NONE, "no rung")])
     rungs._tried.cache_clear()
     said = small.run_here(study, out, "--no-report")
     assert said.count("answers are not graded here") == 1
