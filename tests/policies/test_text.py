@@ -150,6 +150,8 @@ def test_round_trip_of_combinations(parts: list[Any], from_the_right: bool, as_d
         ("token:13", ss.MaskToken(13)),
         ('token:13+".",layers=1', ss.MaskToken([13, "."], layers=[1])),
         ('token:"\\u002c"+" the"', ss.MaskToken([",", " the"])),
+        ('top:1 & token:")"', ss.MaskTop(1) & ss.MaskToken(")")),
+        ('token:"a)"+"\\"&(" & top:1', ss.MaskToken(["a)", '"&(']) & ss.MaskTop(1)),
         ("none", None),
     ],
 )
@@ -207,6 +209,7 @@ def test_and_is_associative() -> None:
         ("top:5,regions=promt", "did you mean prompt"),
         ("random(top:5),mach=mass", "did you mean match"),
         ("random(top:5),match=mas", "did you mean mass"),
+        ("random(top:1 & random(top:2))", "control of one policy"),
     ],
 )
 def test_the_nearest_match_is_named(text: str, says: str) -> None:

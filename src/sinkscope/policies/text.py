@@ -32,7 +32,7 @@ def parse_policy(text: str) -> Policy | None:
     if text.strip() == "none":
         return None
     policy: Policy | None = None
-    for part in re.split(r"&(?![^(]*\))", text):  # outside of brackets
+    for part in _split(text):
         rule: Rule = NOTATION.read(part.strip())
         policy = rule if policy is None else policy & rule
     return policy
@@ -41,6 +41,17 @@ def parse_policy(text: str) -> Policy | None:
 def as_policy(policy: Policy | str | None) -> Policy | None:
     """A policy, given as one or as its text."""
     return parse_policy(policy) if isinstance(policy, str) else policy
+
+
+def _split(text: str) -> list[str]:
+    """Split at & outside of brackets and quoted texts."""
+    parts, depth, start = [], 0, 0
+    for mark in re.finditer(r'"(?:\\.|[^"\\])*"|[&()]', text):
+        depth += (mark[0] == "(") - (mark[0] == ")")
+        if mark[0] == "&" and depth == 0:
+            parts.append(text[start : mark.start()])
+            start = mark.end()
+    return [*parts, text[start:]]
 
 
 def _single(text: str) -> Rule:
