@@ -281,7 +281,7 @@ CHAINS: dict[str, Simulation] = {
             *(
                 Null(f"fragile tokens lose as damage^{power:g}; controls {less} and {more}", fragile(0.0, (less, more), power))
                 for power in (0.7, 1.0, 1.5)
-                for less, more in ((0.55, 1.8), (0.8, 1.25))
+                for less, more in ((0.55, 1.8), (0.8, 1.25), (0.95, 0.98))  # the last: on either side by accident alone
             ),
             Null("no control does more damage", fragile(0.0, (0.01, 0.8))),
         ),

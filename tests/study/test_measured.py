@@ -98,6 +98,37 @@ def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
     assert {model: verdict.of for model, verdict in needs(found).items()} == {"a": "top:1", "b": "top:1"}
 
 
+@pytest.mark.parametrize(
+    ("controls", "shift", "about", "reason"),
+    [
+        ((0.8, 1.25), 0, "random(top:1) and random(top:2)", None),
+        ((1.0,), 0, "none", Reason.UNDAMAGED),  # one control cannot have done both less and more
+        ((0.8,), 0, "none", Reason.UNDAMAGED),
+        ((1.0, 1.25), 0, "random(top:1) and random(top:2)", None),
+        ((0.8, 1.25), 9, "random(top:1) and random(top:2)", Reason.NOT_MEASURED),  # no document in common
+    ],
+)
+def test_pairs_stand_beside_two_controls(
+    controls: tuple[float, ...], shift: int, about: str, reason: Reason | None
+) -> None:
+    """Controls with these damages, of the policy's; shift: their documents begin so much later than its."""
+    masks = {"top:1": (1.0, -0.3, 0)} | {f"random(top:{k})": (size, -0.1, shift) for k, size in enumerate(controls, 1)}
+    rows = [
+        {"model": "m", "decoding_name": "short", "policy": policy, "document": i + begins, "measure": name, "value": value}
+        for policy, (damage, loss, begins) in masks.items()
+        for i in range(6)
+        for name, value in (
+            (Measure.CONFIDENCE_CHANGE.named(), -0.1 * damage), (Measure.CONFIDENCE_OF.named(LESS), loss + 0.001 * i),
+            (Measure.DELAY_OF.named(LESS), -10 * loss + 0.01 * i),
+        )
+    ]  # fmt: skip
+    found = collect({"pairs": pd.DataFrame(rows)}, {"m": Studied("llada")})
+    (verdict,) = judge(found)["confidence"]["m"]
+    assert (verdict.about, verdict.reason) == (f"top:1 beside {about}, short", reason)
+    if reason == Reason.UNDAMAGED:
+        assert verdict.estimate.value == pytest.approx(-0.3, abs=0.01)  # the change itself
+
+
 def test_a_table_of_passages_becomes_measures_of_texts() -> None:
     row = {"model": "m", "task": "text", "decoding_name": "reading", "document": "a"}
     passages = pd.DataFrame([{**row, "policy": "none", "nll": 3.0}, {**row, "policy": "top:1", "nll": 4.0}])

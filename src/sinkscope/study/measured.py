@@ -167,7 +167,8 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
     """Changes under top:1 by document, beyond those under two controls: the nearest that did less damage, and more.
 
     How much fragile tokens lose need not be in proportion to the damage, so one control says nothing about a mask that did more
-    or less of it. Between two controls the change is interpolated; damage is the loss of confidence over all tokens.
+    or less of it. Between two controls the change is interpolated; damage is the loss of confidence over all tokens. With controls
+    on one side alone the change is as it was measured.
     """
     frame = frames.get("pairs")
     if frame is None or "measure" not in frame:
@@ -188,18 +189,20 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
             if control(name) is not None and damage in table and damage in masked
         }
         near = [ratio for ratio in ratios if 1 / MOST_APART <= ratio <= MOST_APART]
-        less, more = max((r for r in near if r <= 1), default=0.0), min((r for r in near if r >= 1), default=0.0)
+        less, more = max((r for r in near if r <= 1), default=0.0), min((r for r in near if r > 1), default=0.0)
         estimates = {str(each): mean_interval(np.asarray(masked[each], dtype=np.float64)) for each in masked}
-        names = [ratios[ratio] for ratio in dict.fromkeys((less, more)) if ratio]
-        if less and more:
-            share = (1 - less) / (more - less) if more > less else 0.0
-            weaker, stronger = tables[ratios[less]], tables[ratios[more]]
+        names = [ratios[less], ratios[more]] if less and more else []
+        if names:
+            share = (1 - less) / (more - less)
+            weaker, stronger = (tables[name] for name in names)
             between = (1 - share) * weaker + share * stronger
             for measure in (Measure.CONFIDENCE_OF, Measure.DELAY_OF):
                 for of, beside in zip((LESS, *BEYOND), (between, weaker, stronger), strict=True):
                     if (name := measure.named(LESS)) in masked and name in beside:
                         beyond = (masked[name] - beside[name]).dropna()
-                        estimates[measure.named(of)] = mean_interval(beyond.to_numpy(dtype=np.float64))
+                        estimates.pop(measure.named(of), None)
+                        if len(beyond):  # of a study that is not finished there may be no common documents
+                            estimates[measure.named(of)] = mean_interval(beyond.to_numpy(dtype=np.float64))
             damages = dict(zip(BEYOND, (less, more), strict=True))
             estimates |= {Measure.DAMAGE.named(of): point(ratio) for of, ratio in damages.items()}
         about = f"{POLICY} beside {' and '.join(names) or 'none'}, {decoding}"
