@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.sinks import synthetic
 
@@ -93,9 +94,10 @@ def test_outcomes_pair_documents_whatever_their_form():
     assert by_document({"b": 1, "a": 0}) == {"b": 1.0, "a": 0.0}
     assert by_document(Evaluation([Record("b", True), Record("a", False), Record("a", True)])) == {"b": 1.0, "a": 0.5}
     assert by_document(np.array([True, False])) == by_document([1, 0]) == {"0": 1.0, "1": 0.0}
+    assert by_document(pd.Series([1, 0], index=["b", "a"])) == {"b": 1.0, "a": 0.0}
     with pytest.raises(InputError, match=r"different documents \(top:1 lacks 1, such as b\)"):
         diagnose(unmasked={"b": 1, "a": 0}, top1={"a": 1})
-    for wrong in ("0101", 3, [], [{"id": 1, "score": 2}]):
+    for wrong in ("0101", 3, [], [{"id": 1, "score": 2}], [1, [0]]):
         with pytest.raises(InputError, match="a sequence of 0/1, or an evaluation"):
             by_document(wrong)
 

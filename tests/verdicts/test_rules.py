@@ -96,6 +96,16 @@ def test_too_few_texts_decide_nothing():
         assert (found.status, found.reason) == (status, reason)
 
 
+def test_a_text_of_which_all_is_lost():
+    """Over 37 nats are a loss that rounds to 1: nothing divides by what is left."""
+    known = read(none=3.0, top=60.0, count=3.0, mass=3.0)
+    runs = {NAMES["mass"]: replace(known.runs[NAMES["mass"]], removed=0.095)}  # of more attention than the mask
+    (found,) = judge([replace(known, runs=known.runs | runs)])["robust-1"]["m"]
+    assert (found.status, round(found.estimate.value, 9)) == (CONTRADICTED, 1.0)
+    assert "masking each head’s strongest key costs 1" in wording.of_model({wording.NEEDS: found}, brief=True)
+    assert collapses(replace(known, runs=known.runs | runs), "top:1").status == SUPPORTED
+
+
 def test_a_text_collapses_where_perplexity_doubles_and_models_are_compared_by_what_they_keep():
     doubled = 3.0 + math.log(2)
     assert collapses(read(none=3.0, top=doubled + 0.1, count=3.0, mass=3.2), "top:1").status == SUPPORTED

@@ -180,11 +180,12 @@ def _run(result: Any, scores: dict[str, float]) -> PolicyRun:
 
 
 def by_document(result: Any) -> dict[str, float]:
-    """Document → its score; several seeds averaged. result: an evaluation, {document: correct}, or a sequence of 0/1."""
+    """Document → its score; several seeds averaged. result: an evaluation, {document: correct} or a Series of that, or a sequence of 0/1."""
     if callable(getattr(result, "scores", None)):
         return dict(result.scores())
-    scores = result if isinstance(result, Mapping) else dict(enumerate(result) if np.ndim(result) == 1 else ())
     try:
+        sequence = not isinstance(result, (Mapping, pd.Series))
+        scores = dict(enumerate(result) if np.ndim(result) == 1 else ()) if sequence else result
         known = {str(document): float(score) for document, score in scores.items()}
     except (TypeError, ValueError):
         known = {}

@@ -26,6 +26,8 @@ BASE_ACCURACY = 0.2
 """Under this accuracy without a policy there is nothing to lose, and no verdict."""
 MOST_NATS = 6.5
 """Nats per token above which a text is hardly predicted better than from the frequencies of its tokens."""
+ALL_LOST = 36.0
+"""Nats beyond which the share of a probability that is lost would round to 1, and nothing could be lost beyond it."""
 LEAST_TEXTS = 16
 """Fewer texts may all miss the long tail of their distribution: no verdict."""
 
@@ -169,7 +171,7 @@ class Measures:
         if pair is None:
             return None
         if self.kind == Kind.TEXTS:
-            return Estimate(*(1.0 - math.exp(-nats) for nats in mean_difference(pair[1], pair[0])))
+            return Estimate(*(1.0 - math.exp(-min(nats, ALL_LOST)) for nats in mean_difference(pair[1], pair[0])))
         return Estimate(*(points / (1 - self.guess) for points in paired_interval(*pair)))
 
     def part_lost(self, policy: str, part: float) -> float:
