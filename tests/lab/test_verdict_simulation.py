@@ -83,6 +83,23 @@ def test_whole_chains_err_rarely(case, monkeypatch):
     assert all(one.holds is not False for one in found.values()), found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("controls", [(0.8, 1.25), (0.95, 0.98)])
+def test_fragile_tokens_are_no_dependency_on_sinks(controls: tuple[float, float]) -> None:
+    """Tokens lose with the damage, whatever was masked: that they lose is certain, and beside two controls nothing is decided.
+    What those that looked at sinks lose besides is seen where the controls lie on both sides."""
+    rng = np.random.default_rng(0)
+
+    def judged(beyond: float, *beside: float) -> list[Verdict]:
+        study = simulated_traces.fragile(beyond, beside, 1.5)
+        return [simulated_traces.BY_NAME["confidence"].verdict(study(24, rng)) for _ in range(20)]
+
+    assert sum(verdict.estimate.below(0.0) for verdict in judged(0.0)) >= 19
+    assert sum(verdict.decided for verdict in judged(0.0, *controls)) <= 1
+    seen = sum(verdict.status == Status.SUPPORTED for verdict in judged(0.2, *controls))
+    assert seen >= (16 if controls[1] > 1 else 0)
+
+
 @pytest.mark.parametrize("name", ["rival", "rival-sink", "rival-model", "mostly", "dose"])
 @pytest.mark.parametrize("n", [16, 64, 200])
 def test_a_loss_that_is_not_the_sinks_decides_nothing_between_models_or_masks(name: str, n: int) -> None:

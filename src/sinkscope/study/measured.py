@@ -167,8 +167,8 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
     """Changes under top:1 by document, beyond those under two controls: the nearest that did less damage, and more.
 
     How much fragile tokens lose need not be in proportion to the damage, so one control says nothing about a mask that did more
-    or less of it. Between two controls the change is interpolated; damage is the loss of confidence over all tokens. With controls
-    on one side alone the change is as it was measured.
+    or less of it. Between two controls the change is interpolated; damage is the loss of confidence over all tokens. With
+    controls on one side alone the change is as it was measured.
     """
     frame = frames.get("pairs")
     if frame is None or "measure" not in frame:

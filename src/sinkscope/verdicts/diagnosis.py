@@ -180,7 +180,8 @@ def _run(result: Any, scores: dict[str, float]) -> PolicyRun:
 
 
 def by_document(result: Any) -> dict[str, float]:
-    """Document → its score; several seeds averaged. result: an evaluation, {document: correct} or a Series of that, or a sequence of 0/1."""
+    """Document → its score; several seeds averaged. result: an evaluation, {document: correct} or a Series of that, or a sequence
+    of 0/1."""
     if callable(getattr(result, "scores", None)):
         return dict(result.scores())
     try:
