@@ -19,7 +19,7 @@ from sinkscope.study import documents
 from sinkscope.study.facts import Facts
 from sinkscope.study.spec import DIFFUSION, SCHEME, Grid, InspectGrid, Study, StudyModel, TraceGrid
 from sinkscope.tasks import registry
-from sinkscope.tasks.experiment import Experiment, ModelIdentity
+from sinkscope.tasks.experiment import Experiment
 from sinkscope.tasks.registry import is_file
 from sinkscope.tasks.task import Task, digest, fingerprint, scheme_name
 
@@ -109,13 +109,7 @@ class Cell:
         return self.title.replace(f" · {SCHEME} · ", " · ")
 
     @property
-    def section(self) -> tuple[str, str]:
-        """Its model and task: where it is below a floor or not."""
-        return self.model.name, self.task
-
-    @property
     def answers(self) -> int:
-        """The number of answers it wants."""
         return len(self.documents) * len(self.experiment.seeds)
 
     def as_data(self) -> dict[str, Any]:
@@ -147,10 +141,6 @@ class Cell:
         if self.kind == "evaluate":
             return self.experiment.settings
         return {**self.experiment.settings, "kind": self.kind, "capture": self.identity.get("capture")}
-
-    def on(self, model: ModelIdentity) -> Cell:
-        """The same cell with the model and the documents that are here."""
-        return replace(self, experiment=replace(self.experiment, model=model), questions=questions(self))
 
 
 def identify(cells: Sequence[Cell]) -> list[Cell]:

@@ -175,7 +175,11 @@ class _Run:
             self._compute([cell for cell in cells if cell.floor and cell.policy == "none"], cells, speeds, size)
             self._grade(cells)
             under = {(row["model"], row["task"]) for row in under_floor(self.store, cells)}
-            cells = [cell for cell in cells if not (cell.floor and cell.policy != "none" and cell.section in under)]
+            cells = [
+                cell
+                for cell in cells
+                if not (cell.floor and cell.policy != "none" and (cell.model.name, cell.task) in under)
+            ]
             self._compute(cells, cells, speeds, size)
         finally:
             if "executor" in vars(self):
@@ -259,7 +263,7 @@ class _Run:
             if not missing or not can_grade(task := cell.experiment.task):
                 continue
             for run in self.store.runs(cell.id):
-                if any((row.document, row.seed) in missing for row in run.generations):
+                if any(row.key in missing for row in run.generations):
                     with RunFolder.write(run.path, run.settings) as folder:
                         grade_run(folder, task)
             self.graded += len(missing)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,19 @@ from sinkscope.generation.replay import replay
 from sinkscope.generation.run import Run
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.study.cells import Cell
+from sinkscope.study.cells import Cell, questions
 from sinkscope.study.documents import prompt_lengths
 from sinkscope.study.plugged import PLUGINS
-from sinkscope.study.store import Key, Store, part_bytes, statistics_bytes
+from sinkscope.study.store import Store, part_bytes, statistics_bytes
 from sinkscope.tasks.answer import BatchSize, Item, Items, answer, recorded
 from sinkscope.tasks.experiment import ModelIdentity
 from sinkscope.tasks.grading import can_grade
 from sinkscope.tasks.prompting import Encoded, decode_answer, encode_prompt
 from sinkscope.tasks.reading import ReadTask
-from sinkscope.tasks.records import Generation, RunFolder
+from sinkscope.tasks.records import Generation, Key, RunFolder
+
+Made = tuple[Run, Encoded, Mapping[str, Any]]
+"""A generation, its prompt, and what its record says besides."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,11 @@ def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: i
 
 def by_length(cell: Cell) -> list[int]:
     """The numbers of a cell's answers, those with the shortest prompts first; in order where lengths are not known."""
-    numbers = list(range(cell.answers))
-    if cell.kind != "evaluate" or not cell.experiment.decoding.generates:
-        return numbers
-    lengths = prompt_lengths(cell.model, cell.experiment.task, max(cell.documents) + 1)
-    if not lengths:
-        return numbers
-    seeds = len(cell.experiment.seeds)
-    return sorted(numbers, key=lambda number: (lengths[cell.documents[number // seeds]], number))
+    lengths: Sequence[int] = ()
+    if cell.kind == "evaluate" and cell.experiment.decoding.generates:
+        lengths = prompt_lengths(cell.model, cell.experiment.task, max(cell.documents) + 1)
+    seeds, numbers = len(cell.experiment.seeds), list(range(cell.answers))
+    return sorted(numbers, key=lambda number: lengths[cell.documents[number // seeds]]) if lengths else numbers
 
 
 def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") -> None:
@@ -95,7 +96,13 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
     try:
         # A worker that was lost may take a moment to let go of its lock.
         with RunFolder.write(folder, cell.settings, wait=60.0) as run:
-            elsewhere = _elsewhere(store, cell, run)
+            elsewhere = {
+                row.key
+                for other in store.runs(cell.id)
+                if other.path != run.path  # shards that were cut differently in an earlier call
+                for row in other.generations
+                if store.complete(cell, row.index, row.seed)
+            }
             items = cell.items()
             wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
             if cell.kind == "evaluate" and wanted:
@@ -116,32 +123,22 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
 
 def check_identity(cell: Cell, model: Model) -> None:
     """Refuse to work on a cell with another model, task or documents than it was planned with."""
-    different = list(differences(cell.identity, cell.on(ModelIdentity.of(model)).identity))
+    here = replace(cell, experiment=replace(cell.experiment, model=ModelIdentity.of(model)), questions=questions(cell))
+    different = list(differences(cell.identity, here.identity))
     if different:
         raise InputError(f"{cell.title} was planned with something else than is here: {'; '.join(different[:3])}")
 
 
-def _elsewhere(store: Store, cell: Cell, run: RunFolder) -> set[Key]:
-    """The answers in other shards of the cell, which were cut differently in an earlier call."""
-    return {
-        (row.document, row.seed)
-        for other in store.runs(cell.id)
-        if other.path != run.path
-        for row in other.generations
-        if store.complete(cell, row.index, row.seed)
-    }
-
-
 def _one_by_one(cell: Cell, store: Store, model: Model, wanted: list[Item], run: RunFolder) -> None:
     """Traces, maps, replays and inspections: one document at a time."""
-    kinds: dict[str, Callable[..., Generation]] = {"replay": _replayed, "inspect": _Inspector()}
-    record = kinds.get(cell.kind, _traced)
+    kinds: dict[str, Callable[..., Made]] = {"replay": _replayed, "inspect": partial(_inspected, {})}
     for item in wanted:
         if item.key in run.generations and store.complete(cell, item.index, item.seed):
             continue
-        row = record(cell, store, model, item)
+        generated, prompt, more = kinds.get(cell.kind, _traced)(cell, store, model, item)
+        row = recorded(model, cell.experiment.task, item, generated, prompt, more)
         if item.key in run.generations:  # its file was lost; the record is made anew
-            run.generations.replace([row for row in run.generations if (row.document, row.seed) != item.key])
+            run.generations.replace([row for row in run.generations if row.key != item.key])
         run.generations.append([row])
 
 
@@ -157,7 +154,7 @@ def _generate(
     return run, prompt
 
 
-def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
+def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Made:
     """A recorded generation; its file and its statistics are complete before the record says so."""
     from sinkscope.sinks.sink_statistics import PARTS, SETTINGS, sink_statistics
 
@@ -174,18 +171,17 @@ def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
         write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
     if not cell.keep:
         path.unlink()
-    return recorded(model, cell.experiment.task, item, run, prompt, more)
+    return run, prompt, more
 
 
-def _replayed(cell: Cell, store: Store, model: Model, item: Item) -> Generation:
+def _replayed(cell: Cell, store: Store, model: Model, item: Item) -> Made:
     """A generation without the policy, and what the policy would have changed at each of its steps."""
     policy = cell.experiment.policy
     if policy is None:
         raise InputError("a replay compares a policy with none; name policies other than none")
     run, prompt = _generate(cell, model, item)
     changes = replay(model, run, policy).summary()
-    more = {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
-    return recorded(model, cell.experiment.task, item, run, prompt, more)
+    return run, prompt, {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
 
 
 def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
@@ -199,27 +195,26 @@ def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) ->
     return compared(cell, model, wanted, batch_size)
 
 
-class _Inspector:
-    """Measures the inside of generations; patches take their vectors from the cell's next answer, which is kept for its turn."""
+def _inspected(runs: dict[Key, tuple[Run, Encoded]], cell: Cell, store: Store, model: Model, item: Item) -> Made:
+    """The inside of a generation is measured; patches take their vectors from the cell's next answer.
 
-    def __init__(self) -> None:
-        self.runs: dict[tuple[str, int], tuple[Run, Encoded]] = {}
+    runs: where that one is kept for its turn.
+    """
+    from sinkscope.inspection.survey import survey, void_flags
 
-    def __call__(self, cell: Cell, store: Store, model: Model, item: Item) -> Generation:
-        from sinkscope.inspection.survey import survey, void_flags
-
-        items, task = cell.items(), cell.experiment.task
-        if len(items) < 2:
-            raise InputError(f"{cell.title} has one document; an inspection needs at least two")
-        number = [one.key for one in items].index(item.key)
-        pair = (item, items[(number + 1) % len(items)])
-        self.runs = {one.key: self.runs.get(one.key) or _generate(cell, model, one) for one in pair}
-        (run, prompt), (other, _) = (self.runs[one.key] for one in pair)
-        labels: dict[str, list[Any]] = {"task": [task.name]}
-        if can_grade(task):
-            output = decode_answer(model, run.answer(0), task.scheme)
-            labels["right"] = [float(task.grade(item.document, output).passed)]
-        (part,) = survey(model, run, other, cell.looks, labels)
-        path = store.refuse_links(store.statistics_file(cell.id, item.index, item.seed))
-        write_atomically(path, part_bytes(part))
-        return recorded(model, task, item, run, prompt, {"void": void_flags(model, run)})
+    items, task = cell.items(), cell.experiment.task
+    if len(items) < 2:
+        raise InputError(f"{cell.title} has one document; an inspection needs at least two")
+    number = [one.key for one in items].index(item.key)
+    pair = (item, items[(number + 1) % len(items)])
+    (run, prompt), (other, _) = made = [runs.get(one.key) or _generate(cell, model, one) for one in pair]
+    runs.clear()
+    runs.update(zip((one.key for one in pair), made, strict=True))
+    labels: dict[str, list[Any]] = {"task": [task.name]}
+    if can_grade(task):
+        output = decode_answer(model, run.answer(0), task.scheme)
+        labels["right"] = [float(task.grade(item.document, output).passed)]
+    (part,) = survey(model, run, other, cell.looks, labels)
+    path = store.refuse_links(store.statistics_file(cell.id, item.index, item.seed))
+    write_atomically(path, part_bytes(part))
+    return run, prompt, {"void": void_flags(model, run)}

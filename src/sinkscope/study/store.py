@@ -32,7 +32,7 @@ from sinkscope.base.locks import Lock
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell
 from sinkscope.study.facts import Facts, facts_of
-from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, RunFolder
+from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, Key, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from sinkscope.inspection.survey import Part
 
 Answer = tuple[Generation, Grade | None]
-Key = tuple[str, int]
-"""A document's id and a seed."""
 
 LEFT_BY_A_KILL = ("lock", "lock.holder", "slurm", "speed.json")
 """Files that a command leaves when it is killed at its start, besides .part files."""
@@ -281,16 +279,15 @@ class Store:
         """
         answers: dict[Key, Answer] = {}
         for run in self.runs(cell_id):
-            grades = {(grade.document, grade.seed): grade for grade in run.grades}
+            grades = {grade.key: grade for grade in run.grades}
             for row in run.generations:
-                key = (row.document, row.seed)
-                if key in answers and answers[key][0].output != row.output:
+                if row.key in answers and answers[row.key][0].output != row.output:
                     raise InputError(
                         f"{run.path} and another shard of its cell have different answers to {row.document}: the results "
                         "were mixed; remove one of them"
                     )
-                if key not in answers or answers[key][1] is None:
-                    answers[key] = (row, grades.get(key))
+                if row.key not in answers or answers[row.key][1] is None:
+                    answers[row.key] = (row, grades.get(row.key))
         return dict(sorted(answers.items(), key=lambda pair: (pair[1][0].index, pair[0][1])))
 
     def answered(self, cell: Cell) -> set[int]:
