@@ -138,9 +138,9 @@ def test_in_a_study(study: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len({cell.id for cell in outlined}) == 4
     # Workers are processes of their own, which do not know it: here without.
-    from sinkscope.study.shard import Shard, run_shard
     from sinkscope.study.store import Store
     from sinkscope.study.tables import build
+    from sinkscope.study.worker import Shard, run_shard
 
     for cell in outlined:
         run_shard(tmp_path, Shard(cell, 0, 2, (0, 1)), load(planned.models[0].source, "cpu", "float32"), 1)

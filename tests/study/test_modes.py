@@ -12,8 +12,8 @@ import sinkscope as ss
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.study.cells import identify, outline
 from sinkscope.study.facts import facts_of
-from sinkscope.study.shard import check_identity
 from sinkscope.study.spec import StudyModel, changed
+from sinkscope.study.worker import check_identity
 from sinkscope.tasks.experiment import ModelIdentity
 from sinkscope.tasks.likelihood import masked
 

@@ -34,10 +34,9 @@ from sinkscope.study.cells import SCIENCE, Cell, identify, outline
 from sinkscope.study.executors import Executor, executor_class
 from sinkscope.study.facts import Facts
 from sinkscope.study.plugged import PLUGINS
-from sinkscope.study.shard import cut
 from sinkscope.study.spec import Study, has_auto, import_modules, with_samples
 from sinkscope.study.store import Store, digest_of
-from sinkscope.study.worker import WorkerSettings
+from sinkscope.study.worker import WorkerSettings, cut
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 

@@ -47,7 +47,7 @@ Key = tuple[str, int]
 
 
 class Measured(TypedDict, total=False):
-    """What is known of an answer besides its text (`evaluation.Record`, `study.shard`); extras and later versions add more."""
+    """What is known of an answer besides its text (`evaluation.Record`, `study.worker`); extras and later versions add more."""
 
     fingerprint: str
     stream: int
