@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sinkscope.base.masked import Masked
+from sinkscope.base.masked import MASK, Masked
 from sinkscope.policies import parse_policy
 from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import Estimate
@@ -111,7 +112,7 @@ def _abouts(cell: Cell) -> tuple[str, str]:
 
 def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     """(part, claim, status) under the planted outcomes."""
-    graded = _distinct([cell for cell in cells if cell.kind == "evaluate" and cell.exact])
+    graded = [cell for cell in cells if cell.kind == "evaluate" and cell.exact]
     models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in graded}
 
     def masks(cell: Cell) -> float:
@@ -130,19 +131,11 @@ def _graded(cells: Sequence[Cell]) -> Iterator[tuple[str, str, Status]]:
     for lost in outcomes:
         for measures in collect(_frames(graded, lost), models):
             part = next(part_of(cell) for cell in graded if measures.about in _abouts(cell))
-            yield from ((part, *decided) for decided in _decided(measures, Kind.ACCURACIES))
-
-
-def _distinct(cells: Sequence[Cell]) -> list[Cell]:
-    """Of decodings under which the same models are asked the same, the first."""
-    asked: dict[tuple[str, str], set[tuple[str, str, int]]] = defaultdict(set)
-    for cell in cells:
-        asked[_task(cell), cell.decoding_name].add((cell.model.name, cell.policy, len(cell.documents)))
-    first = {(task, frozenset(own)): decoding for (task, decoding), own in reversed(asked.items())}
-    return [
-        cell for cell in cells
-        if first[_task(cell), frozenset(asked[_task(cell), cell.decoding_name])] == cell.decoding_name
-    ]  # fmt: skip
+            for claim in CLAIMS:
+                if claim.kind == Kind.ACCURACIES and claim.concerns(measures.family) and claim.takes(measures):
+                    verdict = claim.verdict(measures)
+                    if verdict.decided:
+                        yield part, claim.name, verdict.status
 
 
 def _frames(cells: Iterable[Cell], lost: Lost) -> dict[str, pd.DataFrame]:
@@ -172,18 +165,7 @@ def _done(cell: Cell) -> dict[Masked, float]:
     many = "top:10" if getattr(parse_policy(policy), "k", 1) > 1 else "top:1"
     mask = known.get(role(policy, causal), known.get(many, known["top:1"]))
     removed = {None: 1.0, "mass": mask.reached, "count": 0.1}[kind and kind.match]
-    return {
-        Masked.REMOVED: removed, Masked.HITS: mask.hits, Masked.STRONGEST: mask.strongest,
-        Masked.SINKS_REMOVED: mask.sinks_removed,
-    }  # fmt: skip
-
-
-def _decided(measures: Measures, kind: Kind) -> Iterator[tuple[str, Status]]:
-    for claim in CLAIMS:
-        if claim.kind == kind and claim.concerns(measures.family) and claim.takes(measures):
-            verdict = claim.verdict(measures)
-            if verdict.decided:
-                yield claim.name, verdict.status
+    return dict(zip(MASK, (removed, mask.hits, mask.strongest, mask.sinks_removed), strict=True))
 
 
 # ---- traces --------------------------------------------------------------------------------------
@@ -257,14 +239,9 @@ def every_way(ask: Callable[[Side], Verdict]) -> Iterator[Verdict]:
     """
     todo: list[tuple[int, ...]] = [()]
     while todo:
-        first, sides = todo.pop(), dict[str, int]()
-
-        def side(name: str, first: tuple[int, ...] = first, sides: dict[str, int] = sides) -> int:
-            if name not in sides:
-                sides[name] = first[len(sides)] if len(sides) < len(first) else 1
-            return sides[name]
-
-        yield ask(side)
+        first = todo.pop()
+        sides: dict[str, int] = defaultdict(partial(next, chain(first, repeat(1))))
+        yield ask(sides.__getitem__)
         chosen = tuple(sides.values())
         todo += [(*chosen[:at], -1) for at in range(len(first), len(chosen))]
 

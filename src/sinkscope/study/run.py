@@ -36,7 +36,7 @@ from sinkscope.study.facts import Facts
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.spec import Study, has_auto, import_modules, with_samples
 from sinkscope.study.store import Store, digest_of
-from sinkscope.study.worker import WorkerSettings, cut
+from sinkscope.study.worker import Shard, WorkerSettings, cut
 from sinkscope.tasks.records import RunFolder
 from sinkscope.tasks.task import digest
 
@@ -121,7 +121,7 @@ def run_study(
         with store.lock():
             try:
                 start = functools.partial(executor, settings)
-                return _Run(store, study, resolved, facts, on, start, shard, sandbox, progress).do(cells)
+                return _Run(store, study, resolved, facts, cells, on, start, shard, sandbox, progress).do()
             finally:
                 # A study that was refused before it began leaves no folder, unless something else is in it.
                 if new and not store.study_file.exists() and not store.strange():
@@ -146,78 +146,75 @@ class _Run:
     asked: Study
     study: Study
     facts: Mapping[str, Facts]
+    cells: list[Cell]
     on: str
     start: Callable[[], Executor]
     shard: int
     sandbox: str
     progress: Progress
+    speeds: estimate.Speeds = field(default_factory=dict)
+    size: Sequence[str] = ()
     begun: float = field(default_factory=time.monotonic)
     computed: int = 0
     graded: int = 0
     timings: dict[str, float] = field(default_factory=dict)
 
-    def do(self, cells: list[Cell]) -> Outcome:
-        """Compute what is missing of these cells, and make the tables."""
+    def do(self) -> Outcome:
+        """Compute what is missing, and make the tables."""
         from sinkscope.study.tables import under_floor
 
         try:
-            speeds = self._speeds(cells)
-            if has_auto(self.study):
-                samples = estimate.choose_samples(self.study, self.facts, speeds, self.executor.workers)
-                self.study = with_samples(self.study, samples)
-                cells = identify(outline(self.study, self.facts, sandbox=self.sandbox))
-            self.store.check_foreign(cells)
+            self._count()
+            self.store.check_foreign(self.cells)
             self.store.write_study(self.study)
             self.store.write_facts(self.study, self.facts)
-            size = estimate.sentences(self.asked, self.study, speeds)
+            self.size = estimate.sentences(self.asked, self.study, self.speeds)
             # Accuracies that others wait for; of a model that is under a floor, nothing more is asked there.
-            self._compute([cell for cell in cells if cell.floor and cell.policy == "none"], cells, speeds, size)
-            self._grade(cells)
-            under = {(row["model"], row["task"]) for row in under_floor(self.store, cells)}
-            cells = [
-                cell
-                for cell in cells
-                if not (cell.floor and cell.policy != "none" and (cell.model.name, cell.task) in under)
-            ]
-            self._compute(cells, cells, speeds, size)
+            first = [cell for cell in self.cells if cell.floor and cell.policy == "none"]
+            self._compute(first)
+            self._grade()
+            under = {(row["model"], row["task"]) for row in under_floor(self.store, first)}
+            waiting = [cell for cell in self.cells if cell.floor and cell.policy != "none"]
+            left_out = {cell.id for cell in waiting if (cell.model.name, cell.task) in under}
+            self.cells = [cell for cell in self.cells if cell.id not in left_out]
+            self._compute(self.cells)
         finally:
             if "executor" in vars(self):
                 self.executor.close()
-        self._grade(cells)
+        self._grade()
         self.timings["computing"] = round(time.monotonic() - self.begun, 2)
-        return self._finish(cells, size)
+        return self._finish()
 
     @functools.cached_property
     def executor(self) -> Executor:
         return self.start()
 
-    def _speeds(self, cells: Sequence[Cell]) -> estimate.Speeds:
-        """The measurement that the number of documents follows from; it is fixed once, in study.toml."""
+    def _count(self) -> None:
+        """The number of documents follows from a measurement; it is fixed once, in study.toml."""
         if not has_auto(self.study):
-            return estimate.load_speeds(self.store.speed_file)
-        begun = time.monotonic()
-        speeds = estimate.measure(self.executor, cells)
-        estimate.save_speeds(self.store.speed_file, speeds)
-        self.timings["measuring"] = round(time.monotonic() - begun, 2)
-        return speeds
+            self.speeds = estimate.load_speeds(self.store.speed_file)
+            return
+        self.speeds = estimate.measure(self.executor, self.cells)
+        estimate.save_speeds(self.store.speed_file, self.speeds)
+        self.timings["measuring"] = round(time.monotonic() - self.begun, 2)
+        samples = estimate.choose_samples(self.study, self.facts, self.speeds, self.executor.workers)
+        self.study = with_samples(self.study, samples)
+        self.cells = identify(outline(self.study, self.facts, sandbox=self.sandbox))
 
-    def _compute(
-        self, cells: Sequence[Cell], every: Sequence[Cell], speeds: estimate.Speeds, lines: Sequence[str]
-    ) -> None:
-        """Compute all answers of cells that are missing, after saying `lines`; a shard that was lost is found missing, and done.
-
-        every: the cells of the study, these among them.
-        """
+    def _compute(self, cells: Sequence[Cell]) -> None:
+        """Compute all answers of these cells that are missing; a shard that was lost is found missing, and done."""
         self.store.add_cells(cells)
         there = {cell.id: self.store.answered(cell) for cell in cells}
         shards = cut(cells, there, self.shard)
         if not shards:
             return
-        if not self.computed:
-            for line in lines:
-                self.progress.say(line)
-        each = {cell.id: estimate.work(cell, speeds) for cell in cells}
+        for line in () if self.computed else self.size:
+            self.progress.say(line)
+        each = {cell.id: estimate.work(cell, self.speeds) for cell in self.cells}
         answers = {cell: len(numbers) for cell, numbers in there.items()}
+
+        def work(shard: Shard) -> float:
+            return each[shard.cell.id] * len(shard.numbers)
 
         def done() -> float:
             return sum(each[cell] * count for cell, count in answers.items())
@@ -235,11 +232,9 @@ class _Run:
         # Those of one model together, which is then loaded once by each worker; long ones first, so that none ends late.
         total: dict[str, float] = defaultdict(float)
         for shard in shards:
-            total[shard.cell.model.name] += each[shard.cell.id] * len(shard.numbers)
-        shards.sort(
-            key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -each[one.cell.id] * len(one.numbers))
-        )
-        self.progress.begin(sum(estimate.work(cell, speeds) * cell.answers for cell in every), done())
+            total[shard.cell.model.name] += work(shard)
+        shards.sort(key=lambda one: (-total[one.cell.model.name], one.cell.model.name, -work(one)))
+        self.progress.begin(sum(each[cell.id] * cell.answers for cell in self.cells), done())
         try:
             self.executor.run(shards, lambda shard, _: look([shard]), look)
         finally:
@@ -252,11 +247,11 @@ class _Run:
                 f"{len(left)} shards are not complete, such as {left[0].cell.title}; run the same command again"
             )
 
-    def _grade(self, cells: Sequence[Cell]) -> None:
+    def _grade(self) -> None:
         """Grade answers that were saved without a grade: by a worker without a sandbox, or before a kill."""
         from sinkscope.tasks.grading import can_grade, grade_run
 
-        for cell in cells:
+        for cell in self.cells:
             answers = self.store.answers(cell.id) if cell.kind == "evaluate" else {}
             missing = {key for key, (_, grade) in answers.items() if grade is None}
             if not missing or not can_grade(task := cell.experiment.task):
@@ -267,7 +262,7 @@ class _Run:
                         grade_run(folder, task)
             self.graded += len(missing)
 
-    def _finish(self, cells: Sequence[Cell], size: Sequence[str]) -> Outcome:
+    def _finish(self) -> Outcome:
         """Tables and manifest; what is there already for the same records is read, and made again where it is damaged."""
         from sinkscope.study import tables
 
@@ -278,13 +273,13 @@ class _Run:
             frames = self.store.tables(old.get("tables", {}))
         except InputError as error:
             self.progress.say(f"made again: {error}")
-        grades = tables.grades_of(self.store, cells)
+        grades = tables.grades_of(self.store, self.cells)
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), sorted(PLUGINS)])
         if old.get("inputs") == inputs and not self.computed and set(frames) == set(old.get("tables", {})):
             return Outcome(self.store.root, self.study, frames, 0)
         self.progress.say("making the tables")
         begun = time.monotonic()
-        frames = tables.build(self.store, cells)
+        frames = tables.build(self.store, self.cells)
         tables.write(self.store, frames)
         self.timings["tables"] = round(time.monotonic() - begun, 2)
         self.timings["whole run"] = round(time.monotonic() - self.begun, 2)
@@ -304,9 +299,9 @@ class _Run:
                 **{name: version(name) for name in LIBRARIES},
             },
             "models": {name: vars(known) for name, known in self.facts.items()},
-            "cells": {cell.id: cell.title for cell in cells},
-            "documents": {cell.id: cell.answers for cell in cells},
-            "samples": list(size),
+            "cells": {cell.id: cell.title for cell in self.cells},
+            "documents": {cell.id: cell.answers for cell in self.cells},
+            "samples": list(self.size),
             "traced_documents": documents.TRACED_RULE,
             "exemplars": documents.EXEMPLAR_RULE,
             "tables": {name: len(frame) for name, frame in frames.items()},
