@@ -245,14 +245,15 @@ def _decoding(study: Study, kind: Kind, name: str, task: Task, model: StudyModel
     from sinkscope.tasks.evaluate import decoding_for
     from sinkscope.tasks.reading import ReadTask
 
-    read, families = isinstance(task, ReadTask), study.decodings.get(name, {})
-    if name != SCHEME and not {family, DIFFUSION} & families.keys():
-        raise InputError(
-            f"decoding {name!r} of study {study.name} says nothing about {family} models, which {model.name} is; "
-            f"add {family} = {{ … }} to it"
-        )
+    read = isinstance(task, ReadTask)
     if name != SCHEME:
-        options = families.get(family, families.get(DIFFUSION, {}))
+        families = study.decodings[name]
+        options = families.get(family, families.get(DIFFUSION))
+        if options is None:
+            raise InputError(
+                f"decoding {name!r} of study {study.name} says nothing about {family} models, which {model.name} is; "
+                f"add {family} = {{ … }} to it"
+            )
         decoding = decoding_from_options(family, options, f"decoding {name!r}")
     elif read and kind != "evaluate":  # a text is continued
         if not task.prompt(documents.first_documents(task, 1)[0]).text().strip():

@@ -194,7 +194,6 @@ class Planted(dict[str, Estimate]):
     interval: bool
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The estimate that a rule asks for."""
         if name in self.missing:
             return default
         value = FAR * self.side(f"{self.model}: {name}")

@@ -26,14 +26,17 @@ UNKNOWN_PROMPT = 64
 """Tokens of a prompt, where nothing is known about it yet."""
 
 
-def forwards(cell: Cell) -> int:
-    """Forward passes of a cell, at most."""
+def passes(cell: Cell) -> int:
+    """Forward passes of an answer, at most."""
     each = cell.experiment.decoding.passes
     if cell.kind == "inspect":  # two generations, and what is looked at and patched
-        return cell.answers * (2 * each + 20 * cell.looks)
+        return 2 * each + 20 * cell.looks
     # A replay: with and without, and what compares them.
-    times = 1 if cell.kind != "replay" else 3 if cell.exact else 5
-    return cell.answers * each * times
+    return each * (1 if cell.kind != "replay" else 3 if cell.exact else 5)
+
+
+def forwards(cell: Cell) -> int:
+    return cell.answers * passes(cell)
 
 
 def storage(cell: Cell, facts: Facts) -> int:
@@ -43,7 +46,7 @@ def storage(cell: Cell, facts: Facts) -> int:
         return records + (64 << 10) * cell.answers
     if capture is None:
         return records
-    steps = -(-(forwards(cell) // max(1, cell.answers)) // capture.every)
+    steps = -(-passes(cell) // capture.every)
     keys = UNKNOWN_PROMPT + cell.experiment.decoding.new_tokens
     heads = 1 if capture.level == "layers" else facts.heads
     arrays = 1 + 3 * capture.by_query + 2 * capture.anatomy + 2 * (cell.experiment.policy is not None)
@@ -87,11 +90,8 @@ def measure(executor: Executor, cells: Sequence[Cell]) -> dict[str, Speed]:
 
 
 def work(cell: Cell, speeds: Speeds) -> float:
-    """The work in one answer of a cell: seconds where they were measured, else forward passes, traces counted three times."""
-    passes = forwards(cell) / max(1, cell.answers)
-    if cell.model.name in speeds:
-        return passes * speeds[cell.model.name].of(cell)
-    return passes * (3.0 if cell.capture or cell.looks else 1.0 if cell.experiment.policy is None else 2.0)
+    """The work in one answer of a cell: seconds where they were measured, else forward passes, by what they may cost."""
+    return passes(cell) * speeds.get(cell.model.name, Speed(plain=1.0, masked=2.0, traced=3.0)).of(cell)
 
 
 def seconds(cells: Iterable[Cell], speeds: Speeds, workers: int) -> float:

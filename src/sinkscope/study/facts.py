@@ -25,7 +25,6 @@ class Facts(ModelIdentity):
 
     @property
     def here(self) -> bool:
-        """True when the checkpoint is on this machine."""
         return self.weights is not None
 
 

@@ -67,7 +67,6 @@ class RayExecutor(Executor):
         self._task: Any = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=TRIES, max_calls=0)(do)
 
     def send(self, job: Job) -> Future[JobResult]:
-        """Submit a task, which waits for a node with room for it."""
         future: Future[JobResult] = self._task.remote(self.settings, job, *self._where).future()
         return future
 

@@ -52,5 +52,4 @@ def is_published(source: str) -> bool:
 
 
 def _name(source: str) -> str:
-    """The paper's name of a hub id; empty where it has none."""
     return next((name for name, ids in MODELS.items() if source in ids), "")

@@ -75,8 +75,7 @@ class Grid:
 
     Attributes:
         task: a name, or name:scheme; a table {family = "name:scheme"} where schemes differ by family.
-        policies: their text forms (policies are taken too); "none" is no policy. Controls, random(…), are run with
-            `controls` seeds each.
+        policies: their text forms; "none" is no policy. Controls, random(…), are run with `controls` seeds each.
         extras: kind of extra (`sinkscope.base.extras`) → text forms, which a study file has under the kind's name; "none": none
             acts. Random ones are run with `controls` seeds. In [[replay]] each is compared with the run without it. Not together
             with policies.
@@ -107,19 +106,12 @@ class Grid:
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        policies = tuple("none" if one is None else str(one) for one in self.policies)
-        object.__setattr__(self, "policies", policies)
-        for name, listed in {
-            "policies": policies,
-            "decodings": self.decodings,
-            "seeds": self.seeds,
-            **self.extras,
-        }.items():
-            if not listed:
-                raise InputError(f"{name} is empty; leave it out, or name at least one")
-        extras = {name: listed for name, listed in self.extras.items() if set(listed) != {"none"}}
+        listed = {"policies": self.policies, "decodings": self.decodings, "seeds": self.seeds, **self.extras}
+        for name in (name for name, each in listed.items() if not each):
+            raise InputError(f"{name} is empty; leave it out, or name at least one")
+        extras = {name: texts for name, texts in self.extras.items() if set(texts) != {"none"}}
         object.__setattr__(self, "extras", extras)
-        if extras and set(policies) != {"none"}:
+        if extras and set(self.policies) != {"none"}:
             raise InputError(f"a policy and {next(iter(extras))} cannot act together; give them sections of their own")
         if self.samples not in ("auto", "all"):
             whole("samples", self.samples, 1)
@@ -140,11 +132,9 @@ class Grid:
         return [self.task] if isinstance(self.task, str) else list(self.task.values())
 
     def takes(self, family: str) -> bool:
-        """Whether models of a family are in the section."""
         return not self.families or family in self.families or (family != CAUSAL and DIFFUSION in self.families)
 
     def task_for(self, family: str) -> str:
-        """The task's name for models of a family."""
         if isinstance(self.task, str):
             return self.task
         if family not in self.task:
@@ -264,8 +254,8 @@ class Study:
         if len(set(names)) < len(names):
             raise InputError(f"study {self.name} has two models of the same name; give them different names")
         for model in self.models:
-            if model.twin and (model.twin not in names or model.twin == model.name):
-                others = [name for name in names if name != model.name]
+            others = [name for name in names if name != model.name]
+            if model.twin and model.twin not in others:
                 raise InputError(
                     f"the twin of {model.name} should be another model of study {self.name}, got {model.twin!r}; "
                     f"{nearest(model.twin, others)}"
@@ -277,7 +267,6 @@ class Study:
 
     @property
     def sections(self) -> list[tuple[Any, Grid]]:
-        """All sections, each with its kind."""
         return [(kind, grid) for kind in SECTIONS for grid in getattr(self, kind)]
 
     @property
@@ -471,7 +460,6 @@ def check_names(study: Study) -> None:
 
 
 def import_modules(modules: Sequence[str]) -> None:
-    """Import the modules that a study names."""
     for name in modules:
         try:
             importlib.import_module(name)

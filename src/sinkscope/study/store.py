@@ -28,7 +28,6 @@ import numpy as np
 
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.files import MisfitError, differences, read_json, reading, write_atomically
-from sinkscope.base.locks import Lock
 from sinkscope.study import spec
 from sinkscope.study.cells import Cell
 from sinkscope.study.facts import Facts, facts_of
@@ -113,10 +112,6 @@ class Store:
         if cell.kind == "inspect" or not cell.keep:
             return self.statistics_file(cell.id, place, seed).is_file()
         return cell.kind not in ("trace", "maps") or self.trace_file(cell.id, place, seed).is_file()
-
-    def lock(self) -> Lock:
-        """The right to run the study."""
-        return Lock(self.root / "lock")
 
     def refuse_links(self, path: Path) -> Path:
         """The path, when no part of it below the study's folder is a link."""
@@ -214,7 +209,6 @@ class Store:
         return facts
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
-        """Keep what is known of the models."""
         asked = {model.name: {"asked": model, "facts": facts[model.name]} for model in study.models}
         text = json.dumps(asked, indent=1, default=dataclasses.asdict)
         _write_if_other(self.refuse_links(self.models_file), (text + "\n").encode())
@@ -222,7 +216,6 @@ class Store:
     # ---- cells
 
     def add_cells(self, cells: Sequence[Cell]) -> None:
-        """Make the folders of cells."""
         for cell in cells:
             file = self.refuse_links(self.cell_folder(cell.id) / "cell.json")
             if not file.exists():

@@ -127,7 +127,6 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
-    """The models of cells."""
     return {
         cell.model.name: Studied(cell.experiment.model.family, cell.model.twin, is_published(cell.model.source))
         for cell in cells
