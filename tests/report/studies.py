@@ -78,13 +78,14 @@ def make(
         [pages.causal(seed=seed) for seed in (3, 4, 5)],
     )
     traces: dict[str, list[xr.Dataset]] = {name: recorded[place % 2] for place, name in enumerate(names)}
-    cells, evaluations, parts = [], {}, {}
+    cells, evaluated, parts = [], [], {}
     for model in study.models:
         family = families[model.name]
         for policy in ORGANISMS[model.name] if organisms else ACCURACY:
             cell = _cell("evaluate", model, family, policy)
             cells.append(cell)
-            evaluations[cell.id] = _answers(cell, ACCURACY.get(policy, (0.5, 0.4))[FAMILIES.index(family)])
+            answers = _answers(cell, ACCURACY.get(policy, (0.5, 0.4))[FAMILIES.index(family)])
+            evaluated.append((cell, answers))
         for kind in ("trace", "maps"):
             cell = _cell(kind, model, family, "none")
             cells.append(cell)
@@ -98,8 +99,8 @@ def make(
     store.add_cells(cells)
     traced = [cell for cell in cells if cell.kind == "trace"]
     frames = {
-        "results": tables.results(cells, evaluations),
-        "records": tables.records(cells, evaluations),
+        "results": tables.results(evaluated),
+        "records": tables.records(evaluated),
         "sinks": trace_tables.stacked(traced, parts, summary),
         "depth": trace_tables.stacked(traced, parts, depth_table),
     }

@@ -221,7 +221,7 @@ _PROCESS: tuple[WorkerSettings, str, int]
 def _start_process(parent: int, settings: WorkerSettings, devices: Any, each: int) -> None:
     global _PROCESS
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with(parent)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _PROCESS = (settings, devices.get(), each)
 
 
@@ -235,15 +235,11 @@ def _run_job(job: Job) -> JobResult:
     return do(settings, job, device, each)
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """End this process when its parent ends, whatever it is doing; loky's processes would finish their job first."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def local_devices(settings: WorkerSettings) -> list[str]:

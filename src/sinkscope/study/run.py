@@ -273,7 +273,7 @@ class _Run:
             frames = self.store.tables(old.get("tables", {}))
         except InputError as error:
             self.progress.say(f"made again: {error}")
-        grades = tables.grades_of(self.store, self.cells)
+        grades = {cell.id: tables.grades_of(self.store, cell) for cell in self.cells}
         inputs = digest([OUTPUT, SCIENCE, __version__, sorted(grades.items()), sorted(PLUGINS)])
         if old.get("inputs") == inputs and not self.computed and set(frames) == set(old.get("tables", {})):
             return Outcome(self.store.root, self.study, frames, 0)

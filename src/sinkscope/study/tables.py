@@ -58,6 +58,7 @@ from sinkscope.verdicts import UNKNOWN, Measure, wording
 from sinkscope.verdicts.questions import judge, sensitivity
 
 Frames = Mapping[str, pd.DataFrame]
+Evaluated = list[tuple[Cell, Evaluation]]
 LEAST_MODELS = 3
 """Models from which on there is an interval; with fewer nothing is concluded."""
 REPLICATED = (NATS, ACCURACY, "difference", "effect_count", "effect_mass", *MASK)
@@ -71,15 +72,15 @@ def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     """All tables of a finished study; cells that are not graded have no accuracy and are left out of `results`."""
     ungraded = not_graded(store, cells)
     left_out = {row["cell"] for row in ungraded}
-    evaluated = [cell for cell in cells if cell.kind == "evaluate" and cell.id not in left_out]
-    evaluations = {cell.id: evaluation(store, cell) for cell in evaluated}
+    evaluated = [
+        (cell, evaluation(store, cell)) for cell in cells if cell.kind == "evaluate" and cell.id not in left_out
+    ]
     exact = [cell for cell in cells if cell.exact]
     frames: dict[str, pd.DataFrame] = {}
     for measure, table, rows in ((ACCURACY, "results", "records"), (NATS, "likelihood", "passages")):
-        own = {c.id: evaluations[c.id] for c in evaluated if c.exact and evaluations[c.id].measure == measure}
-        if own:
-            frames |= {table: results(exact, own), rows: records(exact, own)}
-    frames |= under_extras(store, cells, evaluations)
+        measured = [(cell, told) for cell, told in evaluated if cell.exact and told.measure == measure]
+        frames |= {table: results(measured), rows: records(measured)} if measured else {}
+    frames |= under_extras(store, cells, evaluated)
     frames |= skill_tables(frames["records"]) if "records" in frames else {}
     for kind, make in (("trace", traced), ("replay", replay), ("inspect", inspection), ("trace", pairs)):
         chosen = [cell for cell in cells if cell.kind == kind and (cell.exact or make is traced)]
@@ -91,24 +92,21 @@ def build(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
-def grades_of(store: Store, cells: Sequence[Cell]) -> dict[str, list[bool | None]]:
-    """Id of a cell → for each of its answers, in order, whether it is right; None: it has no grade."""
-    return {
-        cell.id: [None if grade is None else grade.passed for _, grade in store.answers(cell.id).values()]
-        for cell in cells
-    }
+def grades_of(store: Store, cell: Cell) -> list[bool | None]:
+    """For each answer of a cell, in order, whether it is right; None: it has no grade."""
+    return [None if grade is None else grade.passed for _, grade in store.answers(cell.id).values()]
 
 
 def not_graded(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """The evaluations with answers that have no grade."""
-    grades = grades_of(store, [cell for cell in cells if cell.kind == "evaluate"])
+    evaluated = [cell for cell in cells if cell.kind == "evaluate"]
     return [
         {
             "cell": cell.id, "title": cell.title, "model": cell.model.name, "task": cell.task, "policy": cell.policy,
-            "answers": grades[cell.id].count(None), "why": NOT_CONFINED,
+            "answers": count, "why": NOT_CONFINED,
         }
-        for cell in cells
-        if None in grades.get(cell.id, ())
+        for cell in evaluated
+        if (count := grades_of(store, cell).count(None))
     ]  # fmt: skip
 
 
@@ -116,8 +114,8 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """Where a model does a task too badly for other policies to be asked: its accuracy without one, and the section's floor."""
     asked = [cell for cell in cells if cell.floor and cell.policy == "none" and cell.kind == "evaluate"]
     rows = []
-    for cell, grades in zip(asked, grades_of(store, asked).values(), strict=True):
-        right = [grade for grade in grades if grade is not None]
+    for cell in asked:
+        right = [grade for grade in grades_of(store, cell) if grade is not None]
         guess = GUESSED.get(base_and_scheme(cell.task)[0], 0.0)
         floor = guess + cell.floor * (1 - guess)
         if len(right) == cell.answers and sum(right) < floor * len(right):
@@ -173,42 +171,40 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     return Evaluation(tuple(rows), settings)
 
 
-def results(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
+def results(evaluated: Evaluated) -> pd.DataFrame:
     """The result table, with settings in every row. Each task and decoding is compared by itself."""
-    groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.id in evaluations:
-            groups[cell.decoding_name, cell.experiment.settings["task"]["task"]].append(cell)
+    groups: dict[tuple[str, str], Evaluated] = defaultdict(list)
+    for cell, answers in evaluated:
+        groups[cell.decoding_name, cell.experiment.settings["task"]["task"]].append((cell, answers))
     rows: list[dict[str, Any]] = []
     for group in groups.values():
         draws: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-        for cell in group:
+        for cell, _ in group:
             draws[cell.model.name, pooled(cell.policy)].append(cell)
-        for row in compare_runs([evaluations[cell.id] for cell in group]).to_dict("records"):
+        for row in compare_runs([answers for _, answers in group]).to_dict("records"):
             used = draws[row["model"], row["policy"]]
             about = used[0].columns() | {"policy": row["policy"], "cell": " ".join(cell.id for cell in used)}
             rows.append(about | {str(name): value for name, value in row.items() if name not in about})
     return holm_over(pd.DataFrame(rows))
 
 
-def records(cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
+def records(evaluated: Evaluated) -> pd.DataFrame:
     """Every answer, with its cell's settings."""
     frames = []
-    for cell in cells:
-        if cell.id in evaluations:
-            frame = evaluations[cell.id].table()
-            if evaluations[cell.id].measure == NATS:  # nothing was answered, and nothing graded
-                frame = frame.drop(columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"])
-            frames.append(with_columns(frame, cell.columns()))
+    for cell, answers in evaluated:
+        frame = answers.table()
+        if answers.measure == NATS:  # nothing was answered, and nothing graded
+            frame = frame.drop(columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"])
+        frames.append(with_columns(frame, cell.columns()))
     return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
 
 
-def under_extras(store: Store, cells: Sequence[Cell], evaluations: Mapping[str, Evaluation]) -> dict[str, pd.DataFrame]:
+def under_extras(store: Store, cells: Sequence[Cell], evaluated: Evaluated) -> dict[str, pd.DataFrame]:
     """The answers under each kind of extra, and the comparisons with exact runs; none in a study without any."""
     frames: dict[str, pd.DataFrame] = {}
     for name in dict.fromkeys(name for cell in cells for name in cell.experiment.extras):
-        acting = [cell for cell in cells if name in cell.experiment.extras and cell.id in evaluations]
-        frames |= {f"{name}_records": records(acting, evaluations)} if acting else {}
+        acting = [(cell, answers) for cell, answers in evaluated if name in cell.experiment.extras]
+        frames |= {f"{name}_records": records(acting)} if acting else {}
     compared = [
         {**cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more}
         for cell in cells
