@@ -19,7 +19,7 @@ from sinkscope import GreedyDecoding, LladaDecoding, parse_policy
 from sinkscope.base.files import write_atomically
 from sinkscope.sinks import summary
 from sinkscope.sinks.depth import depth_table
-from sinkscope.study import spec, tables, trace_tables
+from sinkscope.study import spec, tables
 from sinkscope.study.cells import Cell
 from sinkscope.study.store import Store
 from sinkscope.tasks import registry
@@ -101,8 +101,8 @@ def make(
     frames = {
         "results": tables.results(evaluated),
         "records": tables.records(evaluated),
-        "sinks": trace_tables.stacked(traced, parts, summary),
-        "depth": trace_tables.stacked(traced, parts, depth_table),
+        "sinks": tables.stacked(traced, parts, summary),
+        "depth": tables.stacked(traced, parts, depth_table),
     }
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])

@@ -20,7 +20,7 @@ from sinkscope.report.study.source import StudySource
 from sinkscope.report.study.tables import skills as skills_section
 from sinkscope.statistics import equal_means, equal_shifts
 from sinkscope.study.skills import STRATUM, compare_skills, matched_levels, skill_tables
-from sinkscope.study.trace_tables import with_columns
+from sinkscope.study.tables import with_columns
 from sinkscope.tasks.battery import SKILLS, stratum_of
 from sinkscope.verdicts import Reason
 
