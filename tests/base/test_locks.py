@@ -10,13 +10,13 @@ import pytest
 
 from sinkscope.base import locks
 from sinkscope.base.errors import InputError
-from sinkscope.base.locks import Lock, LockHeldError
+from sinkscope.base.locks import LockHeldError, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from sinkscope.base.locks import Lock
-with Lock(Path(sys.argv[1])):
+from sinkscope.base.locks import locked
+with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -24,12 +24,12 @@ with Lock(Path(sys.argv[1])):
 
 def test_only_one_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    with Lock(path):
+    with locked(path):
         assert locks.is_held(path)
-        with pytest.raises(LockHeldError, match="held by process"), Lock(path):
+        with pytest.raises(LockHeldError, match="held by process"), locked(path):
             pass
     assert not locks.is_held(path)
-    with Lock(path):
+    with locked(path):
         pass
 
 
@@ -38,12 +38,12 @@ def test_a_killed_holder_loses_it_at_once(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    with pytest.raises(LockHeldError) as error, Lock(path):
+    with pytest.raises(LockHeldError) as error, locked(path):
         pass
     assert error.value.holder["pid"] == process.pid
     process.kill()
     process.wait()
-    with Lock(path):
+    with locked(path):
         pass
 
 
@@ -54,7 +54,7 @@ def test_one_may_wait_for_it(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    with Lock(path, wait=30):
+    with locked(path, wait=30):
         assert (locks.holder(path) or {})["pid"] != process.pid
     process.wait()
 
@@ -62,11 +62,11 @@ def test_one_may_wait_for_it(tmp_path: Path) -> None:
 def test_a_note_alone_holds_nobody_up(tmp_path: Path) -> None:
     """A holder that was killed, here or on another machine, leaves one."""
     path = tmp_path / "lock"
-    with Lock(path):
+    with locked(path):
         left = locks.note(path).read_text()
     locks.note(path).write_text(left)
     assert not locks.is_held(path)
-    with Lock(path):
+    with locked(path):
         pass
 
 
@@ -74,6 +74,6 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "thesis.tex"
     target.write_text("text")
     (tmp_path / "lock").symlink_to(target)
-    with pytest.raises(InputError, match="is it a link"), Lock(tmp_path / "lock"):
+    with pytest.raises(InputError, match="is it a link"), locked(tmp_path / "lock"):
         pass
     assert target.read_text() == "text"

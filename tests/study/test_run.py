@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from sinkscope import cli
 from sinkscope.base.errors import InputError, SinkscopeError
-from sinkscope.base.locks import Lock
+from sinkscope.base.locks import locked
 from sinkscope.study import executors, run, spec, status, tables
 from sinkscope.study.store import Store
 from sinkscope.tasks.records import RunFolder
@@ -245,7 +245,7 @@ def test_status_reads_a_study_that_is_running_or_done(finished: Path) -> None:
     assert found.done == found.wanted == 3 * 4 + 2 + 2 + 1
     assert found.running == ""
     assert found.report is not None
-    with Lock(finished / "lock"):
+    with locked(finished / "lock"):
         assert "process" in status.read(finished).running
     with pytest.raises(InputError, match=r"no study\.toml"):
         status.read(finished / "tables")
@@ -294,7 +294,7 @@ def test_status_shows_what_is_missing_and_ends_with_one_line(finished: Path, tmp
 
 
 def test_a_second_command_on_one_folder_is_told_who_is_at_work(study: Path, finished: Path) -> None:
-    with Lock(finished / "lock"), pytest.raises(InputError, match=r"another command .* is running the study"):
+    with locked(finished / "lock"), pytest.raises(InputError, match=r"another command .* is running the study"):
         run.run_study(spec.read(study), finished)
 
 

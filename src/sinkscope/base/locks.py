@@ -5,10 +5,11 @@ filelock's kernel lock (flock) decides, and is free the moment its holder dies. 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -34,40 +35,23 @@ class LockHeldError(InputError):
         super().__init__(f"{path} is held by process {holder.get('pid', '?')} on {holder.get('host', '?')}")
 
 
-class Lock:
-    """`with Lock(path): …` holds the lock, or raises LockHeldError when it is not free within `wait` seconds."""
-
-    def __init__(self, path: Path, wait: float = 0.0) -> None:
-        self.path, self.wait = path, wait
-        self._lock = FileLock(path, thread_local=False)
-
-    def acquire(self) -> Lock:
-        """Take the lock, and note who has it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock.acquire(timeout=max(self.wait, GRACE), poll_interval=0.1)
-        except Timeout as error:
-            raise LockHeldError(self.path, holder(self.path) or {}) from error
-        except OSError as error:
-            raise InputError(
-                f"{self.path} cannot be locked ({error}); is it a link, or the folder read-only?"
-            ) from error
-        try:
-            write_atomically(note(self.path), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def release(self) -> None:
-        if self._lock.is_locked:
-            note(self.path).unlink(missing_ok=True)
-            self._lock.release()
-
-    __enter__ = acquire
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
+@contextmanager
+def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
+    """Inside, this process holds the lock; LockHeldError where it is not free within `wait` seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=max(wait, GRACE), poll_interval=0.1)
+    except Timeout as error:
+        raise LockHeldError(path, holder(path) or {}) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be locked ({error}); is it a link, or the folder read-only?") from error
+    try:
+        write_atomically(note(path), json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        yield
+    finally:
+        note(path).unlink(missing_ok=True)
+        lock.release()
 
 
 def note(path: Path) -> Path:
@@ -77,7 +61,7 @@ def note(path: Path) -> Path:
 
 def holder(path: Path) -> dict[str, Any] | None:
     """The note of the last holder of a lock; None when it was given back, or never taken."""
-    with contextlib.suppress(InputError):
+    with suppress(InputError):
         data: dict[str, Any] = read_json(note(path), "", kind=_Note)
         return data
     return None

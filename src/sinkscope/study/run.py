@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import check_writable, write_atomically
-from sinkscope.base.locks import Lock, LockHeldError
+from sinkscope.base.locks import LockHeldError, locked
 from sinkscope.base.version import __version__
 from sinkscope.study import documents, estimate
 from sinkscope.study.cells import SCIENCE, Cell, identify, outline
@@ -118,7 +118,7 @@ def run_study(
     executor.check(settings)
     new = not store.root.exists()
     try:
-        with Lock(store.root / "lock"):
+        with locked(store.root / "lock"):
             try:
                 start = functools.partial(executor, settings)
                 return _Run(store, study, resolved, facts, cells, on, start, shard, sandbox, progress).do()

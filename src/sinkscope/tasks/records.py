@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ from sinkscope.base.files import (
     reading,
     write_atomically,
 )
-from sinkscope.base.locks import Lock, LockHeldError
+from sinkscope.base.locks import LockHeldError, locked
 from sinkscope.tasks.task import Mark
 
 ANSWER_AGAIN = "restore the line from a copy, or remove it, and the command that wrote it answers its document again"
@@ -256,7 +256,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         self.settings = settings
         self.generations: Log[Generation] = Log(path / "generations.jsonl", Generation, ANSWER_AGAIN)
         self.grades: Log[Grade] = Log(path / "grades.jsonl", Grade, GRADE_AGAIN)
-        self._lock: Lock | None = None
+        self._held = ExitStack()
 
     @classmethod
     def read(cls, path: str | Path) -> RunFolder:
@@ -276,13 +276,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         folder = Path(path)
         _refuse_foreign(folder)
         wanted: dict[str, Any] = json.loads(json.dumps(settings))
-        try:
-            lock = Lock(folder / "lock", wait).acquire()
-        except LockHeldError as error:
-            raise InputError(
-                f"another process is writing to {folder}: wait for it, or choose another folder ({error})"
-            ) from error
-        try:
+        with ExitStack() as held:  # also when interrupted: a lock that stays would refuse the next run
+            try:
+                held.enter_context(locked(folder / "lock", wait))
+            except LockHeldError as error:
+                raise InputError(
+                    f"another process is writing to {folder}: wait for it, or choose another folder ({error})"
+                ) from error
             file = folder / "settings.json"
             if not file.exists():
                 write_atomically(file, json.dumps(wanted, indent=1, sort_keys=True) + "\n")
@@ -295,19 +295,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 )
             run.generations.open()
             run.grades.open()
-            run._lock = lock
-        # Also when interrupted: a lock that stays would refuse the next run.
-        except BaseException:
-            lock.release()
-            raise
+            run._held = held.pop_all()
         return run
 
     def close(self) -> None:
         self.generations.close()
         self.grades.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._held.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
