@@ -49,30 +49,20 @@ Models = Mapping[str, Studied]
 
 def collect(frames: Frames, models: Models) -> list[Measures]:
     """Everything that was measured; models in the study's order. The paper speaks of two tasks, of traces and their pairs."""
-    measured = [
-        replace(
-            measures,
-            family=models[measures.subject].family,
-            bears=models[measures.subject].published and measures.bears,
-        )
-        for part in (_scored(frames, models), _traced(frames), _pairs(frames))
-        for measures in part
-    ]
+    parts = (*_scored(frames, models), *_traced(frames), *_pairs(frames))
     order = list(models)
-    measured.sort(key=lambda measures: order.index(measures.subject))  # stable: kinds stay in their order
-    settings: dict[tuple[Kind, str], list[Measures]] = {}
-    for measures in measured:
-        settings.setdefault((measures.kind, measures.about), []).append(measures)
+    measured = []
+    for each in sorted(parts, key=lambda each: order.index(each.subject)):  # stable: kinds stay in their order
+        model = models[each.subject]
+        measured.append(replace(each, family=model.family, bears=model.published and each.bears))
 
     def beside(own: Measures, other: Measures) -> bool:
-        """Another model, and of the causal ones its twin alone where it has one."""
+        """Another model in the same setting, and of the causal ones its twin alone where it has one."""
         twin = models[own.subject].twin
-        return other.subject != own.subject and (not twin or other.family != "causal" or other.subject == twin)
+        same = (own.kind, own.about) == (other.kind, other.about) and own.subject != other.subject
+        return same and (not twin or other.family != "causal" or other.subject == twin)
 
-    return [
-        replace(own, others=tuple(other for other in settings[own.kind, own.about] if beside(own, other)))
-        for own in measured
-    ]
+    return [replace(own, others=tuple(other for other in measured if beside(own, other))) for own in measured]
 
 
 def diagnoses(measured: Iterable[Measures]) -> dict[str, list[Verdict]]:
