@@ -212,7 +212,7 @@ def test_no_rule_asks_for_a_measure_that_nothing_produces() -> None:
     made |= set(map(str, summary(traces[0], categories=kinds)["measure"]))
     changes = mechanisms(compare_traces(traces[0], traces[0])).assign(model="a", decoding_name="d")
     pairs = [
-        changes.assign(policy=policy, document=f"d{i}", value=changes["value"] + damage + 0.01 * i)
+        changes.assign(policy=policy, document=f"d{i}", value=changes["value"].fillna(0.0) + damage + 0.01 * i)
         for policy, damage in (("top:1", -0.3), ("random(top:1)", -0.2), ("random(top:5)", -0.4)) for i in range(3)
     ]  # fmt: skip
     (paired,) = collect({"pairs": pd.concat(pairs)}, {"a": Studied("llada")})
