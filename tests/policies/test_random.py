@@ -16,8 +16,7 @@ import sinkscope as ss
 from sinkscope.attention.context import AttentionCall, ForwardContext
 from sinkscope.attention.fused import attend
 from sinkscope.attention.visibility import Scores, Visibility
-from sinkscope.policies.masking import Forward
-from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.policies.runtime import Forward, PolicyRuntime
 
 LIKES = [
     ss.MaskTop(3), ss.MaskTop(2, scope="model"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.6), ss.MaskFirst(2),

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.policies.both import Both
-from sinkscope.policies.policy import POLICIES
+from sinkscope.policies.policy import POLICIES, Both
 
 SOME = st.one_of(st.none(), st.lists(st.integers(0, 40), min_size=1, max_size=4))
 FRACTIONS = st.one_of(

@@ -96,10 +96,15 @@ class DistantSums:
         """Attention from distant queries, Float64 [B, layer, H, K], and what could be expected of it [B|1, layer|1, 1, K]."""
         return self._of(None)
 
-    def sinks(self, epsilon: float = EPSILON) -> Tensor:
-        """Bool [B, layer, H, K]."""
+    def sinks(self, epsilon: float = EPSILON, scope: str = "head") -> Tensor:
+        """Bool [B, layer, h, K]: of each head, of the mean over heads ("layer"), or over layers and heads ("model")."""
         mass, expected = self.far()
-        sinks: Tensor = (mass > expected.limit(epsilon)) & expected.known
+        limit, known = expected.limit(epsilon), expected.known
+        if scope != "head":
+            mass = mass.mean(2, keepdim=True)
+        if scope == "model":
+            mass, limit, known = mass.mean(1, True), limit.mean(1, True), known.all(1, keepdim=True)
+        sinks: Tensor = (mass > limit) & known
         return sinks
 
     def _of(self, gap: int | None) -> tuple[Tensor, Distant]:
@@ -122,9 +127,9 @@ class DistantSums:
             else:
                 layers = [self._sums[index[window], rows, layer] for layer, window in enumerate(self._windows)]
                 mass = torch.stack(layers, 1)[..., :keys]
-        each = [by_window[window] for window in (self._windows if len(kinds) > 1 else kinds)]
+        fields = [vars(by_window[window]).values() for window in (self._windows if len(kinds) > 1 else kinds)]
         # [B|1, K] of each kind of layer → [B|1, layer|1, 1, K]
-        return mass, Distant(*(torch.stack(field, 1)[:, :, None] for field in zip(*map(_fields, each), strict=True)))
+        return mass, Distant(*(torch.stack(field, 1)[:, :, None] for field in zip(*fields, strict=True)))
 
 
 def whole(calls: list[AttentionCall]) -> DistantSums:
@@ -220,7 +225,3 @@ def positions(visibility: Visibility, device: torch.device) -> tuple[Tensor, Ten
         return torch.full((1, 1), visibility.keys, device=device), index
     order = visibility.real.long().cumsum(-1)
     return order[:, -1:], torch.where(visibility.real, order - 1, -1)
-
-
-def _fields(expected: Distant) -> tuple[Tensor, ...]:
-    return tuple(vars(expected).values())

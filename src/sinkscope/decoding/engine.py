@@ -19,8 +19,7 @@ from sinkscope.base.fast import fast
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step, step_of
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
-from sinkscope.policies.masking import Forward
-from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.policies.runtime import Forward, PolicyRuntime
 
 T = TypeVar("T")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -26,9 +25,8 @@ from sinkscope.models.layers import only
 from sinkscope.models.placement import home
 from sinkscope.models.probe import Attending, probe
 from sinkscope.models.vocabulary import TokenTables
-from sinkscope.policies.masking import Forward
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.policies.runtime import PolicyRuntime
+from sinkscope.policies.runtime import Forward, PolicyRuntime
 from sinkscope.policies.text import as_policy
 
 
@@ -190,23 +188,15 @@ class Model:
         self,
         real: Tensor | None = None,
         *,
-        policy: KeyMasker | None = None,
-        recorder: CallRecorder | None = None,
-        queries: Mapping[str, Tensor] | None = None,
         newest: bool = False,
         block: int | Literal["model"] | None = "model",
-        pattern: Tensor | None = None,
-        soft: Tensor | None = None,
         causal: bool | Literal["model"] | None = "model",
-        active: int | None = None,
-        beside: Callable[[object], AbstractContextManager[None]] | None = None,
+        **more: Any,
     ) -> ForwardContext:
-        """What is wanted of one forward pass of this model; see ForwardContext.
+        """What is wanted of one forward pass of this model: fields of ForwardContext.
 
         Args:
-            real: Bool [B, K] over all keys, None when nothing is padded.
-            newest: the queries are real and see every key of `real`, wherever they stand.
-            block, causal: "model": as the family's plain forward has it. pattern, soft: see ForwardContext.
+            block, causal: "model": as the family's plain forward has it.
         """
         if causal == "model":
             # None: modules of a network with both kinds of attention say themselves which is theirs.
@@ -214,21 +204,7 @@ class Model:
         size = self.block if block == "model" else block
         # BD3LM's samplers hide all keys from padded queries, those of the same weights without blocks hide padded keys only.
         padded = "none" if size is not None and self.spec.optional_blocks else self.spec.padded
-        return ForwardContext(
-            real,
-            causal,
-            padded,
-            queries or {},
-            policy,
-            recorder,
-            newest,
-            size,
-            pattern,
-            soft,
-            active,
-            beside=beside,
-            home=self.home,
-        )
+        return ForwardContext(real, causal, padded, newest=newest, block=size, home=self.home, **more)
 
     @torch.no_grad()
     def forward(

@@ -1,4 +1,4 @@
-"""What a policy did: the account of one forward, and the sums over those in which it acted."""
+"""What a policy did in one forward: its account, from what each layer gave."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
-from sinkscope.base.masked import MASK
 
 
 @dataclass(frozen=True)
@@ -127,23 +126,3 @@ def _removed_share(kept: Tensor, weights: Tensor) -> Tensor:
     # In double precision, so that the order of additions, and with it the batch, does not show in the digits that are kept.
     removed = ((1 - kept).clamp(min=0.0) * weights).nan_to_num(0.0).sum(-1, dtype=torch.float64)
     return (removed / weights.sum(-1).clamp(min=1.0)).float()
-
-
-class Totals:
-    """Sums over the steps in which a policy acted, for each row, so that they do not depend on the batch."""
-
-    def __init__(self, rows: int) -> None:
-        self._sums = torch.zeros(8, rows, dtype=torch.float64)
-
-    def add(self, account: StepAccount, alive: Tensor | None) -> None:
-        """Add a step of the rows Bool [B] that have not ended; None: of all."""
-        counted = account.acted if alive is None else account.acted & alive
-        self._sums = self._sums.to(counted.device)
-        self._sums += torch.where(counted, account.sums, 0.0)
-
-    def shares(self) -> dict[str, Tensor]:
-        """Float [B] each: attention removed, mean over layers, heads and those steps; and of all sinks of those steps the share
-        that was masked, of heads with a sink those whose strongest was, of attention on sinks what was. NaN: there was none.
-        """
-        done, of = self._sums[::2], self._sums[1::2]
-        return dict(zip(MASK, (done / of).float().cpu(), strict=True))

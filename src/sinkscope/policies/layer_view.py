@@ -117,11 +117,11 @@ class LayerView:
 
     def _sinks(self, rule: ScoredRule, scores: Tensor, epsilon: float) -> Tensor:
         """Bool like scores Float [N, h, K]: the keys that are sinks, by what was measured so far where queries differ in keys."""
-        runtime = self.runtime
-        if runtime.causal and rule.waits:
-            sinks = runtime.sinks.distant(epsilon, rule.scope)  # [layer, B, h, K]
-        elif runtime.causal and runtime.step > 0:
-            sinks = runtime.sinks.distant(epsilon, rule.scope)[runtime.scores.layers("raw").index(self.layer)]
+        runtime, judged = self.runtime, self.runtime.sinks.judged
+        if judged is not None and rule.waits:
+            sinks = judged.sinks(epsilon, rule.scope).transpose(0, 1)  # [layer, B, h, K]
+        elif judged is not None and runtime.step > 0:
+            sinks = judged.sinks(epsilon, rule.scope)[:, runtime.scores.layers("raw").index(self.layer)]
         elif runtime.causal:
             sinks = forward_sinks(*self._unmasked(), epsilon, rule.scope != "head")
         elif (telling := runtime.telling(self.visibility)) is not None:
@@ -136,7 +136,11 @@ class LayerView:
 
     def previous_scores(self, kind: str, scope: str) -> Tensor | None:
         """Float [B, h, K]: scores of the previous step over the present keys; new keys have none. None: no step before."""
-        return self.runtime.scores.before(kind, self.layer, scope, self.whole.keys)
+        memory = self.runtime.scores
+        if self.layer not in memory.layers(kind):
+            return None
+        scores = memory.before(kind, scope, self.whole.keys)
+        return scores[memory.layers(kind).index(self.layer) if len(scores) > 1 else 0]
 
     def chosen_before(self, rule: ScoredRule) -> Tensor | None:
         """Bool [B, h, K]: what a rule chooses from the scores of the previous step; all layers are chosen for at once."""
@@ -146,7 +150,7 @@ class LayerView:
             layers = runtime.scores.layers(kind)
             if self.layer not in layers:
                 return None
-            scores = runtime.scores.every_layer_before(kind, rule.scope, self.whole.keys)
+            scores = runtime.scores.before(kind, rule.scope, self.whole.keys)
             flat = scores.flatten(0, 1)
             allowed = self.candidates(rule).expand(scores.shape[1], -1, -1).repeat(len(scores), 1, 1) & ~flat.isnan()
             keys = rule.choose(flat, allowed, **self.wanted(rule.choose, flat, rule)).view(scores.shape)

@@ -7,7 +7,7 @@ and `measure` after it; nothing is left behind in the model.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,13 +17,42 @@ from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.distant import settled
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Visibility
-from sinkscope.policies.account import LayerState, StepAccount, Totals, account_of
+from sinkscope.base.errors import InputError
+from sinkscope.base.masked import MASK
+from sinkscope.policies.account import LayerState, StepAccount, account_of
 from sinkscope.policies.layer_view import AllLayers, LayerView
 from sinkscope.policies.mask_tokens import KnownTokens
-from sinkscope.policies.masking import Forward, acting_queries, in_heads, key_mask
 from sinkscope.policies.numbers import wrapped
 from sinkscope.policies.policy import Policy, Rule, ScoredRule
 from sinkscope.policies.scores import ScoreMemory, SinkTeller
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What a policy knows of a forward before it runs.
+
+    Attributes:
+        branches: 2 with guidance. least: real keys that every row has at least, where that is known.
+        active: how many of the last queries give the scores, those of the block that is being denoised; None: all.
+        step: whether it is a step of the loop. One between two steps (a prefill, a block that is stored) is masked by the scores
+            of the step before it, and gives none itself.
+        tokens: Long [B, K]: the token ids so far. masked: Bool [B, Q]: queries at mask tokens. scored: Bool [B|1, Q]: queries
+            whose predictions are read; None: the newest (causal), or those at mask tokens.
+        prefill: the prompt is read into the cache. reading: for its scores only, without the policy.
+        spared: Bool [1, Q]: queries of the prompt, in a forward that also holds what follows; rules with prefill=no leave them
+            alone.
+    """
+
+    branches: int = 1
+    least: int | None = None
+    active: int | None = None
+    step: bool = True
+    tokens: Tensor | None = None
+    masked: Tensor | None = None
+    scored: Tensor | None = None
+    prefill: bool = False
+    reading: bool = False
+    spared: Tensor | None = None
 
 
 class PolicyRuntime:
@@ -75,11 +104,17 @@ class PolicyRuntime:
         self._patterned = False  # whether some query did not see all real keys: a window of the model's own
         self._clock: Tensor | None = None  # Long []: the step, where a captured step can count on
         self._layers: list[LayerState] = []
-        self._totals = Totals(len(row_keys))
+        # The account's sums of the steps in which it acted, for each row, so that they do not depend on the batch.
+        self._totals = torch.zeros(8, len(row_keys), dtype=torch.float64)
 
     def shares(self) -> dict[str, Tensor]:
-        """Float [B] each, over the steps in which it acted: see `Totals`."""
-        return self._totals.shares()
+        """Float [B] each, over the steps in which it acted; NaN: there was none.
+
+        Attention removed, mean over layers and heads; of the sinks the share that was masked, of heads with a sink those whose
+        strongest was, of attention on sinks what was.
+        """
+        done, of = self._totals[::2], self._totals[1::2]
+        return dict(zip(MASK, (done / of).float().cpu(), strict=True))
 
     # ---- what rules and layers ask for
 
@@ -154,7 +189,7 @@ class PolicyRuntime:
         """The score of a learned sink, Float [H], as rules leave it: −inf where one takes it away."""
         for rule in self.rules:
             if rule.takes_learned and not self.now.reading and rule.acts(layer, max(0, self.step), self.now.prefill):
-                sink = sink.masked_fill(in_heads(rule, len(sink), sink.device), float("-inf"))
+                sink = sink.masked_fill(_in_heads(rule, len(sink), sink.device), float("-inf"))
         return sink
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
@@ -163,7 +198,7 @@ class PolicyRuntime:
             return None
         keys: Tensor | None = None
         band: Band | None = None
-        acting, rules = acting_queries(self, query), []
+        acting, numbers = self._acting_queries(query), []
         view = LayerView(self, 0, layer, query, key, visibility, scale)
         for number, rule in enumerate(self.rules):
             if not rule.acts(layer, max(0, self.step), self.now.prefill):
@@ -176,12 +211,69 @@ class PolicyRuntime:
             if chosen is None:
                 continue
             if rule.heads is not None:
-                chosen = chosen & in_heads(rule, query.shape[1], query.device)[None, :, None]
+                chosen = chosen & _in_heads(rule, query.shape[1], query.device)[None, :, None]
             if acting is not None:  # in rows that have a query to act on
                 chosen = chosen & acting.any(-1)[:, None, None]
             keys = chosen if keys is None else keys | chosen
-            rules.append(number)
-        return key_mask(keys, band, rules, acting, view)
+            numbers.append(number)
+        return self._key_mask(keys, band, numbers, acting, view)
+
+    def _acting_queries(self, query: Tensor) -> Tensor | None:
+        """Bool [B|1, Q]: the queries for which keys are masked; None: all."""
+        rule, now, rows = self.rules[0], self.now, None
+        name = rule.queries
+        if name == "masked" or (name == "scored" and now.scored is None and not self.causal):
+            rows = now.masked
+        elif name == "decided":
+            rows = None if now.masked is None else ~now.masked
+        elif (
+            name != "all" and now.scored is not None
+        ):  # where one forward holds many steps, those are the newest of each
+            rows = now.scored
+        elif name != "all":
+            rows = (torch.arange(query.shape[2], device=query.device) == query.shape[2] - 1)[None]
+        if rows is None and name != "all":
+            raise InputError(f"{self.policy}: which queries are {name} is not known in this forward; use ss.generate")
+        if now.spared is not None and rule.prefill is False:
+            rows = ~now.spared if rows is None else rows & ~now.spared
+        return rows
+
+    def _key_mask(
+        self, keys: Tensor | None, band: Band | None, numbers: list[int], acting: Tensor | None, view: LayerView
+    ) -> KeyMask | None:
+        """The mask of a call; None where nothing is masked.
+
+        Args:
+            keys: Bool [B|1, H|1, K], the keys that the rules of these numbers mask together.
+        """
+        now, visibility, counts = self.now, view.whole, [self.rules[number].most for number in numbers]
+        most = None if None in counts else sum(count or 0 for count in counts)
+        # A GPU would have to wait for the answer.
+        if keys is not None and not (keys.is_cuda and most is not None) and not bool(keys.any()):
+            keys = None
+        if keys is None and band is None:
+            return None
+        if keys is not None and now.branches > 1 and keys.shape[0] > 1:  # both guidance branches are masked alike
+            keys = keys.repeat(now.branches, 1, 1)
+        mask = KeyMask(
+            keys,
+            band,
+            silence=self.rules[0].effect == "silence",
+            most=most if keys is not None else None,
+            # A guided twin may have padding of its own.
+            least=now.least if now.branches == 1 else None,
+            queries=None if acting is None or visibility.queries == 1 else acting.repeat(now.branches, 1),
+        )
+        if not view.query.is_cuda or len(numbers) != 1 or mask.most is None or now.branches > 1:
+            return mask
+        rule, chosen = self.rules[numbers[0]], self.chosen.get(numbers[0])
+        single = mask.alike and rule.heads is None and rule.original is rule
+        if chosen is None or not single or not mask.strands_none(visibility):
+            return mask
+        # Listed and turned into a bias once for all layers: a handful of kernels in place of as many for each.
+        (indices, used), bias = chosen.for_kernels(mask.most, view.query, visibility)
+        number = chosen.number(view.layer)
+        return replace(mask, listed=(indices[number], used[number]), bias=bias[number])
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Scores are over all real queries, or those of a block; a causal model's are over the last, and come by another way."""
@@ -237,7 +329,9 @@ class PolicyRuntime:
         if now.reading:  # the same queries come again, under the policy
             self.sinks.restart()
         elif now.step:
-            self._totals.add(account, self.alive)
+            counted = account.acted if self.alive is None else account.acted & self.alive
+            self._totals = self._totals.to(counted.device)
+            self._totals += torch.where(counted, account.sums, 0.0)
         return account
 
 
@@ -248,3 +342,12 @@ def _repeats(rule: Rule) -> bool:
     """
     early = isinstance(rule.original, ScoredRule) and not rule.original.waits
     return not early and rule.steps is None and rule.band() is None and rule.most is not None
+
+
+def _in_heads(rule: Rule, count: int, device: torch.device) -> Tensor:
+    """Bool [H]: the query heads of so many in which a rule acts."""
+    index = torch.arange(count, device=device)
+    if rule.heads is None:
+        return torch.ones_like(index, dtype=torch.bool)
+    # One by one: a captured step cannot copy a list of indices from the host.
+    return torch.stack([index == head for head in rule.heads]).any(0)

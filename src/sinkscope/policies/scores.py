@@ -25,17 +25,17 @@ class ScoreMemory:
         previous: of the step before. current: of this one, as far as it has come.
     """
 
-    PASSING = ("previous", "_means")
+    PASSING = ("previous", "_before")
 
     def __init__(self) -> None:
         self.previous: Scores = {}
         self.current: Scores = {}
         self._carried: Scores = {}
-        self._means: dict[str, Tensor] = {}
+        self._before: dict[tuple[str, str, int], Tensor] = {}
 
     def begin(self, step: bool) -> None:
         """Start a forward; one that is no step of the loop has no scores itself."""
-        self.previous, self._means = self.current, {}
+        self.previous, self._before = self.current, {}
         if step:
             self.current = {}
 
@@ -58,28 +58,18 @@ class ScoreMemory:
         """The layers that had scores in the previous step."""
         return list(self.previous.get(kind, ()))
 
-    def before(self, kind: str, layer: int, scope: str, keys: int) -> Tensor | None:
-        """Float [B, h, K]: a layer's of the previous step over the present keys, of which new ones have none; None: no step."""
-        scores = self.previous.get(kind, {})
-        if layer not in scores:
-            return None
-        if scope == "model":
-            return _grown(self._mean(kind), keys)
-        return _grown(scores[layer].mean(1, keepdim=True) if scope == "layer" else scores[layer], keys)
+    def before(self, kind: str, scope: str, keys: int) -> Tensor:
+        """Float [layer, B, h, K]: those of the previous step over the present keys, of which new ones have none.
 
-    def every_layer_before(self, kind: str, scope: str, keys: int) -> Tensor:
-        """Float [layer, B, h, K]: those of all layers, of which there is one at scope "model"."""
-        if scope == "model":
-            return _grown(self._mean(kind)[None], keys)
-        scores = list(self.previous[kind].values())
-        return _grown(torch.stack([one.mean(1, keepdim=True) for one in scores] if scope == "layer" else scores), keys)
-
-    def _mean(self, kind: str) -> Tensor:
-        """Float [B, 1, K]: over all layers and heads."""
-        if kind not in self._means:
-            means = torch.stack([one.mean(1) for one in self.previous[kind].values()])
-            self._means[kind] = means.mean(0)[:, None]
-        return self._means[kind]
+        There is one layer at scope "model".
+        """
+        case = kind, scope, keys
+        if case not in self._before:
+            layers = self.previous[kind].values()
+            scores = torch.stack([one if scope == "head" else one.mean(1, keepdim=True) for one in layers])
+            scores = scores.mean(0, keepdim=True) if scope == "model" else scores
+            self._before[case] = _grown(scores, keys)
+        return self._before[case]
 
 
 class SinkTeller:
@@ -87,6 +77,9 @@ class SinkTeller:
 
     Args:
         causal: sinks are told by all queries so far. width: keys that a causal model's text will have at the end.
+
+    Attributes:
+        judged: the sums by which sinks of the previous step of a causal model are told; None: there was no step yet.
     """
 
     PASSING = ("_block_sums",)
@@ -94,7 +87,7 @@ class SinkTeller:
     def __init__(self, causal: bool, width: int) -> None:
         self.causal, self.width = causal, width
         self.sums = DistantSums(width, raw=True) if causal else None
-        self._judged: DistantSums | None = None  # what sinks of the previous step are told by
+        self.judged: DistantSums | None = None
         self._in_blocks: Distant | None = None  # see `distant.in_blocks`, of the last step of a block loop
         self._block_sums: Tensor | None = None  # [layer, B, H, K]: of a text that is read whole, no key ahead seen
 
@@ -118,7 +111,7 @@ class SinkTeller:
         if self.sums is not None:
             added = [layer.added for layer in layers if layer.added is not None]
             self.sums.add(added, [layer.visibility for layer in layers])
-            self._judged = self.sums
+            self.judged = self.sums
             mass, expected = self.sums.far()
             sinks = ((mass > expected.limit()) & expected.known).transpose(0, 1)
             strength = (mass / expected.count.clip(1)).transpose(0, 1)
@@ -147,19 +140,6 @@ class SinkTeller:
         unit = expected.count if kind == "distant" else expected.uniform
         unit = torch.ones_like(unit) if kind == "sum" else unit
         return torch.where(known, mass / torch.where(known, unit, 1), NAN).float().transpose(0, 1)
-
-    def distant(self, epsilon: float, scope: str) -> Tensor:
-        """Bool [layer, B, h, K]: sinks of a causal model by all queries so far; one layer at scope "model"."""
-        if self._judged is None:
-            raise RuntimeError("there was no step yet")
-        mass, expected = self._judged.far()
-        limit, known = expected.limit(epsilon), expected.known
-        if scope != "head":
-            mass = mass.mean(2, keepdim=True)
-        if scope == "model":
-            mass, limit, known = mass.mean(1, True), limit.mean(1, True), known.all(1, keepdim=True)
-        sinks: Tensor = ((mass > limit) & known).transpose(0, 1)
-        return sinks
 
     def in_blocks(self, scores: Tensor, epsilon: float, sums: bool) -> Tensor:
         """Bool [N, h, K]: of the previous step where attention stands in blocks, by its scores, which may be plain sums."""
