@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sinkscope.base.errors import CheckpointError
-from sinkscope.models.checkpoint import Checkpoint, file_digest, listed, opened, read_table
+from sinkscope.base.text import listed
+from sinkscope.models.checkpoint import LISTED, Checkpoint, file_digest, opened, read_table
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -127,7 +128,7 @@ class AdapterCheckpoint(Checkpoint):
                     unknown.append(name)
             if unknown:
                 raise CheckpointError(
-                    f"{self.source}: {WEIGHTS} holds tensors that do not fit the model: {listed(sorted(unknown))}"
+                    f"{self.source}: {WEIGHTS} holds tensors that do not fit the model: {listed(sorted(unknown), LISTED)}"
                 )
             for name, pair in pairs.items():
                 self._add(name, pair, parameters[name])

@@ -60,11 +60,6 @@ def read_settings(checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None,
         rope: settings of the rotation, and changes: others, that are not in config.json, or not under their usual names.
     """
     settings = checkpoint.config
-    if settings.get("use_sliding_window") or settings.get("use_mrope"):
-        raise CheckpointError(
-            f"{checkpoint.source}: config.json switches on use_sliding_window or use_mrope; no released {checkpoint.model_type} "
-            "model does, and sinkscope does not read such networks"
-        )
     width, heads = checkpoint.size("hidden_size"), checkpoint.size("num_attention_heads")
     kv_heads = checkpoint.size("num_key_value_heads", heads)
     if heads % kv_heads:
@@ -94,20 +89,22 @@ def read_settings(checkpoint: Checkpoint, rope: Mapping[str, Any] | None = None,
     return usual
 
 
+ONLY: dict[str, tuple[Any, ...]] = {"use_sliding_window": (None, False), "use_mrope": (None, False)}
+"""Settings that change a network → the values that released models use."""
+
+
 @dataclass(frozen=True)
 class BackboneFamily(Family):
     """A diffusion family whose network is one of transformers', with attention both ways.
 
     Attributes:
         backbone: transformers' name of the network, such as "Qwen2".
-        title: the family in messages.
-        only: settings of config.json that change the network → the values that released models use.
+        only: settings of config.json that change the network → the values that released models use, besides ONLY.
         reads: settings that `settings` reads, besides the usual ones; any other that is on is refused (see models.settings).
         ids, texts, orders: official special ids, texts of their tokens, and where they are looked for (see `read_ids`).
     """
 
     backbone: str = ""
-    title: str = ""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     reads: tuple[str, ...] = ()
     ids: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -147,12 +144,12 @@ class BackboneFamily(Family):
 
     def check(self, checkpoint: Checkpoint, *usual: str) -> None:
         """Refuse settings that change the network in a way that is not read."""
-        for key, allowed in self.only.items():
+        for key, allowed in {**ONLY, **self.only}.items():
             if checkpoint.config.get(key) not in allowed:
-                raise CheckpointError(
-                    f"{checkpoint.source}: config.json sets {key} to {checkpoint.config.get(key)!r}; no released {self.title} "
-                    "model does, and sinkscope does not read such networks"
+                released = (
+                    f"which no released {checkpoint.model_type} model does; sinkscope does not read such networks"
                 )
+                raise checkpoint.misfit(key, released)
         check_settings(checkpoint, (*usual, *self.only, *self.reads))
 
     def config(self, checkpoint: Checkpoint) -> Any:
@@ -161,11 +158,9 @@ class BackboneFamily(Family):
         backbone = self.backbone_of(checkpoint)
         # Of Llama's settings the others' networks know no bias of their feed-forward layers.
         self.check(checkpoint, *USUAL, *(("mlp_bias",) if backbone == "Llama" else ()))
-        kinds = checkpoint.config.get("layer_types") or ["full_attention"]
-        if set(kinds) != {"full_attention"}:
-            raise CheckpointError(
-                f"{checkpoint.source}: config.json sets layer_types to {kinds!r}; sinkscope reads {checkpoint.model_type} "
-                "networks with full attention in every layer, as all released ones have"
+        if set(checkpoint.config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+            raise checkpoint.misfit(
+                "layer_types", "which should be full_attention everywhere, as in all released models"
             )
         more = self.settings(checkpoint)
         settings = read_settings(checkpoint, **more)

@@ -21,8 +21,9 @@ from sinkscope.attention.interface import NAME, register
 from sinkscope.base.errors import CheckpointError, SinkscopeError, nearest
 from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
+from sinkscope.base.text import listed
 from sinkscope.models.backbone import BackboneFamily
-from sinkscope.models.checkpoint import Checkpoint, complain, listed
+from sinkscope.models.checkpoint import LISTED, Checkpoint, complain
 from sinkscope.models.family import FAMILIES, Family, SpecialIds, read_ids
 from sinkscope.models.settings import check_computing
 
@@ -34,7 +35,7 @@ MOST_KEPT = 1 << 28
 """Numbers in buffers of a network: 1 GiB in float32."""
 
 
-LLAMA = BackboneFamily("causal", causal=True, backbone="Llama", title="Llama")
+LLAMA = BackboneFamily("causal", causal=True, backbone="Llama")
 """Llama's network, filled tensor by tensor, for what another distribution changes in it."""
 
 
@@ -128,15 +129,6 @@ def pretrained(
     return loaded.eval().requires_grad_(False)
 
 
-def refuse_own_attention(error: object, checkpoint: Checkpoint, network_class: Any) -> None:
-    """Say what the error means where a network does not have sinkscope's attention in its own list."""
-    if isinstance(error, KeyError) and error.args == (NAME,):
-        raise CheckpointError(
-            f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
-            "not through transformers' attention interface, so it cannot be measured"
-        ) from None
-
-
 HEADLESS = (
     "Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"
 )  # fmt: skip
@@ -210,7 +202,11 @@ def without_weights(checkpoint: Checkpoint, network_class: Any, config: Any) -> 
         with checkpoint.described(), torch.device("meta"):
             network = network_class._from_config(config, attn_implementation=NAME)
     except CheckpointError as error:
-        refuse_own_attention(error.__cause__, checkpoint, network_class)
+        if isinstance(error.__cause__, KeyError) and error.__cause__.args == (NAME,):
+            raise CheckpointError(
+                f"{checkpoint.source}: transformers' {network_class.__name__} chooses its attention from a list of its own and "
+                "not through transformers' attention interface, so it cannot be measured"
+            ) from None
         raise
     parameters = dict(network.named_parameters())
     declared = sum(parameter.numel() for parameter in parameters.values())
@@ -222,7 +218,7 @@ def without_weights(checkpoint: Checkpoint, network_class: Any, config: Any) -> 
     lost = not any(each in checkpoint.shapes for each in head)
     if head and lost and name.endswith(HEADLESS) and not name.endswith("LMHeadModel"):
         raise CheckpointError(
-            f"{checkpoint.source} holds a {name}, which has no language-model head ({listed(head)} missing); "
+            f"{checkpoint.source} holds a {name}, which has no language-model head ({listed(head, LISTED)} missing); "
             "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
         )
     if not checkpoint.quantised and (declared > 2 * stored or kept > MOST_KEPT):  # quantised tensors are packed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.base.files import one_line, read_json, reading
+from sinkscope.base.text import listed
 from sinkscope.models.changed import CHANGED, ChangedNetwork
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -45,6 +46,7 @@ WIDTHS = (
 ROTATION = ("rope_scaling", "rope_parameters")
 """Names of the settings of the rotation."""
 
+ORIGINAL = "take config.json from the original model"
 LISTED = 8
 """How many tensor names one error lists."""
 
@@ -102,19 +104,13 @@ class Checkpoint:
         """A key of config.json that must be there."""
         if self.config.get(name) is None:
             raise CheckpointError(
-                f"{self.source}: config.json has no {name!r}, which a {self.model_type} checkpoint needs; "
-                "take config.json from the original model"
+                f"{self.source}: config.json has no {name!r}, which a {self.model_type} checkpoint needs; {ORIGINAL}"
             )
         return self.config[name]
 
     def size(self, name: str, otherwise: int | None = None) -> int:
         """A key of config.json that is a whole number above 0; where it is null or absent, `otherwise`, if that is given."""
-        if self.config.get(name) is None and otherwise is not None:
-            return otherwise
-        value = self.setting(name)
-        if not (_is_number(value) and 1 <= value < 2**40 and value == int(value)):
-            raise self._misfit(name, value, "a whole number")
-        return int(value)
+        return int(self._positive(name, otherwise, whole=True))
 
     def sizes(self, *names: str, **renamed: str) -> dict[str, int]:
         """Several sizes that must be there, by the names of config.json, or by ours (ours = theirs)."""
@@ -127,30 +123,28 @@ class Checkpoint:
 
     def number(self, name: str, otherwise: float | None = None) -> float:
         """A key of config.json that is a finite number above 0; where it is null or absent, `otherwise`, if that is given."""
+        return float(self._positive(name, otherwise, whole=False))
+
+    def _positive(self, name: str, otherwise: float | None, whole: bool) -> float:
         if self.config.get(name) is None and otherwise is not None:
             return otherwise
-        value = self.setting(name)
-        if not (_is_number(value) and 0 < value < 1e300):
-            raise self._misfit(name, value, "a number")
-        return float(value)
+        value: Any = self.setting(name)
+        if not (_is_number(value) and 0 < value < (2**40 if whole else 1e300) and (not whole or value == int(value))):
+            raise self.misfit(name, f"which should be a {'whole ' * whole}number above 0; {ORIGINAL}")
+        return value  # type: ignore[no-any-return]
 
     def section(self, name: str) -> Checkpoint:
         """The same checkpoint, of whose config only a table inside it is read."""
         inner = self.setting(name)
         if not isinstance(inner, dict):
-            raise CheckpointError(
-                f"{self.source}: config.json sets {name} to {inner!r}, which should be a table; take config.json from the "
-                "original model"
-            )
+            raise self.misfit(name, f"which should be a table; {ORIGINAL}")
         part = replace(self)
         part.__dict__["config"] = inner
         return part
 
-    def _misfit(self, name: str, value: object, expected: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.source}: config.json sets {name} to {value!r}, which should be {expected} above 0; "
-            "take config.json from the original model"
-        )
+    def misfit(self, name: str, why: str) -> CheckpointError:
+        """The error about a key of config.json; why: what is wrong with its value, and what to do."""
+        return CheckpointError(f"{self.source}: config.json sets {name} to {self.config.get(name)!r}, {why}")
 
     def check_sizes(self, partial: bool = False) -> None:
         """Refuse a config that asks for more than the weights hold, or for another rotation, before anything is made of it.
@@ -182,8 +176,7 @@ class Checkpoint:
 
     def described(self) -> AbstractContextManager[None]:
         """What transformers raises while it reads config.json becomes one line."""
-        advice = "take config.json from the original model"
-        return reading(f"{self.source}: config.json", advice, CheckpointError)
+        return reading(f"{self.source}: config.json", ORIGINAL, CheckpointError)
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -204,13 +197,7 @@ class Checkpoint:
                     f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again"
                 )
             return {name: self.folder / str(shard) for name, shard in weights.items()}
-        pickles = sorted(path.name for path in self.folder.glob("*.bin"))
-        if pickles:
-            raise CheckpointError(
-                f"{self.source} holds only {pickles[0]}, a pickle, which sinkscope does not open; convert it with "
-                "transformers: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)"
-            )
-        raise CheckpointError(f"{self.source} has no weights: expected {SINGLE} or {INDEX} with its shards")
+        raise no_weights(self.source, (path.name for path in self.folder.iterdir()))
 
     @cached_property
     def headers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -224,7 +211,9 @@ class Checkpoint:
                     found[name] = header.get_dtype(), tuple(header.get_shape())
         if not single.exists() and set(found) != set(self.files):
             wrong = sorted(set(found) ^ set(self.files))
-            raise CheckpointError(f"{self.source}: index and shards disagree about {listed(wrong)}; download it again")
+            raise CheckpointError(
+                f"{self.source}: index and shards disagree about {listed(wrong, LISTED)}; download it again"
+            )
         return found
 
     @cached_property
@@ -355,7 +344,7 @@ def _assign(network: nn.Module, target: str, tensor: Tensor) -> None:
 def complain(source: str, missing: list[str], unexpected: list[str], misshapen: list[str]) -> None:
     """Raises one error for all tensors that do not fit, or nothing."""
     kinds = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
-    parts = [f"{len(names)} {kind}: {listed(names)}" for kind, names in kinds.items() if names]
+    parts = [f"{len(names)} {kind}: {listed(names, LISTED)}" for kind, names in kinds.items() if names]
     if parts:
         raise CheckpointError(
             f"{source}: the weights do not fit config.json; tensors {'; '.join(parts)}. "
@@ -363,10 +352,15 @@ def complain(source: str, missing: list[str], unexpected: list[str], misshapen: 
         )
 
 
-def listed(names: list[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+def no_weights(source: str, files: Iterable[str]) -> CheckpointError:
+    """The error about a checkpoint that has these files, and no safetensors among them."""
+    pickles = sorted(name for name in files if name.endswith(".bin"))
+    if pickles:
+        return CheckpointError(
+            f"{source} holds only {pickles[0]}, a pickle, which sinkscope does not open; convert it with transformers: "
+            "AutoModelForCausalLM.from_pretrained(name).save_pretrained(new_folder)"
+        )
+    return CheckpointError(f"{source} has no weights: expected {SINGLE} or {INDEX} with its shards")
 
 
 def opened(path: Path, source: str, device: str = "cpu") -> Any:

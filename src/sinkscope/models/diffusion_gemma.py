@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sinkscope.attention.context import current, forward
 from sinkscope.base.errors import CheckpointError, nearest
 from sinkscope.models.causal import pretrained, text_ids
-from sinkscope.models.checkpoint import Checkpoint
+from sinkscope.models.checkpoint import ORIGINAL, Checkpoint
 from sinkscope.models.family import FAMILIES, Family, SpecialIds
 from sinkscope.models.settings import check_settings
 
@@ -117,10 +117,7 @@ def _check(checkpoint: Checkpoint, config_class: Any, sizes: tuple[str, ...]) ->
         checkpoint.size(name)
     for name, kind in TABLES.items():
         if not isinstance(checkpoint.config.get(name), kind):
-            raise CheckpointError(
-                f"{checkpoint.source}: config.json sets {name} to {checkpoint.config[name]!r}; take config.json from the "
-                "original model"
-            )
+            raise checkpoint.misfit(name, f"which is not what the class of transformers reads; {ORIGINAL}")
 
 
 def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
@@ -141,19 +138,14 @@ def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         text.number("final_logit_softcapping")
     activation = text.config.get("hidden_activation", "gelu_pytorch_tanh")
     if activation not in ACT2FN:
-        raise CheckpointError(
-            f"{text.source}: config.json sets hidden_activation to {activation!r}; {nearest(str(activation), ACT2FN)}"
-        )
+        raise text.misfit("hidden_activation", nearest(str(activation), ACT2FN))
     if text.config.get("use_bidirectional_attention") not in (None, "vision"):
-        raise CheckpointError(
-            f"{text.source}: config.json sets use_bidirectional_attention to something else than 'vision'; released "
-            "models have an encoder that reads text causally, and transformers runs no other"
+        raise text.misfit(
+            "use_bidirectional_attention",
+            "which should be 'vision': released models have an encoder that reads text causally, and transformers runs no other",
         )
     if text.size("top_k_experts") > text.size("num_experts"):
-        raise CheckpointError(
-            f"{text.source}: config.json sets top_k_experts to {text.config['top_k_experts']}, more than num_experts "
-            f"{text.config['num_experts']}"
-        )
+        raise text.misfit("top_k_experts", f"more than num_experts {text.config['num_experts']}")
     with checkpoint.described():
         config = transformers.DiffusionGemmaConfig.from_dict(dict(checkpoint.config))
     return transformers.DiffusionGemmaForBlockDiffusion, config

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from pathlib import Path
 from typing import Any
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.base.files import one_line
-from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, read_table
+from sinkscope.models.checkpoint import INDEX, SINGLE, TOKENIZER_FILES, Checkpoint, no_weights, read_table
 
 SMALL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 """What is fetched besides the weights. No Python file is among them."""
@@ -65,22 +64,11 @@ def fetch(repository: str, revision: str | None) -> Checkpoint:
 
 
 def wanted(repository: str, available: set[str]) -> list[str]:
-    """The small files and the index or the single weight file, of those that the repository has.
-
-    When there are no safetensors the reader's error about pickles needs a pickle to point at: none is fetched, so that
-    case is answered here.
-    """
-    names = [name for name in SMALL if name in available and name != "config.json"]
-    for weights in (INDEX, SINGLE):
-        if weights in available:
-            return [*names, weights]
-    pickles = fnmatch.filter(sorted(available), "*.bin")
-    if pickles:
-        raise CheckpointError(
-            f"{repository} holds only {pickles[0]}, a pickle, which sinkscope neither fetches nor opens; convert it with "
-            "transformers: AutoModelForCausalLM.from_pretrained(name).save_pretrained(new_folder)"
-        )
-    raise CheckpointError(f"{repository} has no weights: expected {SINGLE} or {INDEX} with its shards")
+    """The small files and the index or the single weight file, of those that the repository has; pickles are not fetched."""
+    weights = [name for name in (INDEX, SINGLE) if name in available]
+    if not weights:
+        raise no_weights(repository, available)
+    return [*(name for name in SMALL if name in available and name != "config.json"), weights[0]]
 
 
 def _remember(folder: Path, revision: str, sha: str) -> None:

@@ -7,7 +7,7 @@ fused forward does not run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -76,13 +76,9 @@ def streams(layers: nn.ModuleList, enter: Enter, behind: bool = False) -> Iterat
     def after(_: nn.Module, __: Any, output: Any) -> None:
         enter(len(layers), output[0] if isinstance(output, tuple) else output)
 
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for number, layer in enumerate(layers):
-            handles.append(layer.register_forward_pre_hook(before(number), with_kwargs=True))
+            hooks.enter_context(layer.register_forward_pre_hook(before(number), with_kwargs=True))
         if behind:
-            handles.append(layers[-1].register_forward_hook(after))
+            hooks.enter_context(layers[-1].register_forward_hook(after))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()

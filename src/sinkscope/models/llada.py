@@ -6,20 +6,17 @@ the official code. Attention masks are honoured, as the hub's file does since 20
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from sinkscope.attention.visibility import Padded
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.backbone import BackboneFamily, with_bias
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, FullPrecisionRotary
 
-MASK, EOS, BOS, EOT = 126336, 126081, 126080, 126348
-"""Ids of the official tokenizer, for checkpoints whose files do not say."""
+EOT = 126348
+"""The end of a turn in the official tokenizer, for checkpoints whose files do not say."""
 
 BLOCK = {
     "q_proj": "self_attn.q_proj",
@@ -66,29 +63,10 @@ IDLE = (
     "num_new_special_tokens", "num_vq_tokens", "w_clip_vit",
 )  # fmt: skip
 """Those without effect in the networks that are read: of parts that are off, of MMaDA's training and pictures."""
-ORDERS = {"mask": "cto", "eos": "cgto", "bos": "gcto", "pad": "cte", "eot": "to"}
-"""Where special ids are looked for (see `family.ID_ORDERS`)."""
 
 
-@dataclass(frozen=True)
 class Llada(BackboneFamily):
     """The LLaDA family (GSAI-ML/LLaDA-8B-Base, -Instruct, LLaDA-1.5)."""
-
-    name: str = "llada"
-    about: str = "masked diffusion from scratch; blocks decoded left to right, low-confidence remasking"
-    label: str = "masked diffusion, from scratch (as LLaDA)"
-    padded: Padded = "keys"
-    counts_padding: bool = True
-    model_types: tuple[str, ...] = ("llada",)
-    backbone: str = "Llama"
-    title: str = "LLaDA"
-    only: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: ONLY, hash=False)
-    reads: tuple[str, ...] = (*READ, *IDLE)
-    ids: Mapping[str, int] = field(
-        default_factory=lambda: {"mask": MASK, "eos": EOS, "bos": BOS, "eot": EOT}, hash=False
-    )
-    texts: Mapping[str, str] = field(default_factory=lambda: {"eot": "<|eot_id|>"}, hash=False)
-    orders: Mapping[str, str] = field(default_factory=lambda: ORDERS, hash=False)
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         """By model_type; LLaDA-MoE has the same one, and experts."""
@@ -180,4 +158,19 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-FAMILY = FAMILIES.add(Llada())
+FAMILY = FAMILIES.add(
+    Llada(
+        name="llada",
+        about="masked diffusion from scratch; blocks decoded left to right, low-confidence remasking",
+        label="masked diffusion, from scratch (as LLaDA)",
+        model_types=("llada",),
+        padded="keys",
+        counts_padding=True,
+        backbone="Llama",
+        only=ONLY,
+        reads=(*READ, *IDLE),
+        ids={"mask": 126336, "eos": 126081, "bos": 126080, "eot": EOT},
+        texts={"eot": "<|eot_id|>"},
+        orders={"mask": "cto", "eos": "cgto", "bos": "gcto", "pad": "cte", "eot": "to"},
+    )
+)

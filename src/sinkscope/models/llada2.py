@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.base.errors import CheckpointError
 from sinkscope.models.backbone import BackboneFamily, expert_parts
-from sinkscope.models.checkpoint import Checkpoint, StoredParts
+from sinkscope.models.checkpoint import ORIGINAL, Checkpoint, StoredParts
 from sinkscope.models.family import FAMILIES
 
 NEEDED = (5, 6)
@@ -56,10 +56,7 @@ class Llada2(BackboneFamily):
         rotated, width = checkpoint.number("partial_rotary_factor", 0.5), checkpoint.size("hidden_size")
         head = checkpoint.size("head_dim", max(1, width // checkpoint.size("num_attention_heads")))
         if rotated < 1 and checkpoint.size("rotary_dim", int(head * rotated)) != int(head * rotated):
-            raise CheckpointError(
-                f"{checkpoint.source}: config.json sets rotary_dim to {checkpoint.size('rotary_dim')}, which is not the share "
-                f"{rotated:g} of head_dim {head}; take config.json from the original model"
-            )
+            raise checkpoint.misfit("rotary_dim", f"which is not the share {rotated:g} of head_dim {head}; {ORIGINAL}")
         return {
             "rope": {"partial_rotary_factor": rotated},
             **checkpoint.sizes("moe_intermediate_size", "num_experts_per_tok", n_routed_experts="num_experts"),
@@ -116,7 +113,6 @@ FAMILY = FAMILIES.add(
         blocks=True,
         backbone="Glm4Moe",
         reads=READ,
-        title="LLaDA2",
         only={
             "use_qk_norm": (None, True),
             "use_qkv_bias": (None, False),

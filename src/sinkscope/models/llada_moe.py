@@ -51,7 +51,6 @@ FAMILY = FAMILIES.add(
         model_types=("llada", "lladamoe"),
         backbone="Qwen3Moe",
         reads=READ,
-        title="LLaDA-MoE",
         only={
             "shared_expert_intermediate_size": (None, 0),
             "moe_router_enable_expert_bias": (None, False),

@@ -6,11 +6,12 @@ padded query attends to everything uniformly; the official file's 2-D mask, whic
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sinkscope.models.checkpoint import Checkpoint
 from sinkscope.models.family import FAMILIES, first_id
-from sinkscope.models.llada import Llada
+from sinkscope.models.llada import FAMILY as LLADA
 
 TEXT_TOKENS = 126349
 """len() of the official text tokenizer: image code c has the id TEXT_TOKENS + c."""
@@ -39,12 +40,12 @@ def codebook_size(checkpoint: Checkpoint) -> int:
 
 
 FAMILY = FAMILIES.add(
-    Llada(
+    replace(
+        LLADA,
         name="mmada",
         about="LLaDA continued with image tokens: text, image understanding, text to image",
         label="multimodal masked diffusion (as MMaDA)",
         model_types=("mmada",),
-        title="MMaDA",
         padded="uniform",
         chat_template=CHAT_TEMPLATE,
     )

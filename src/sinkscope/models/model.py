@@ -374,7 +374,10 @@ class Model:
 
     def _seen(self, ids: Tensor, block: object, prompt: int | None) -> dict[str, Any]:
         """What queries see, as the user asked for it, in the words of `context`."""
-        size = self._checked_block(block)
+        # Only block diffusion models have blocks.
+        if block not in ("model", None) and block != self.block and not (self.spec.blocks or self.spec.optional_blocks):
+            raise InputError(f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block")
+        size = block if block in ("model", None) else whole("block", block, 1)
         if prompt is None:
             return {"block": size}
         if not self.spec.modes:
@@ -382,17 +385,9 @@ class Model:
                 f"{self.source} is a {self.family} model, which reads prompts as it reads all; leave out prompt"
             )
         keys = ids.shape[1]
-        size = None if size == "model" else size
-        pattern = behind_a_prompt(min(whole("prompt", prompt, 0), keys), keys, size, ids.device)
+        counted = size if isinstance(size, int) else None
+        pattern = behind_a_prompt(min(whole("prompt", prompt, 0), keys), keys, counted, ids.device)
         return {"block": None, "pattern": pattern}
-
-    def _checked_block(self, block: object) -> Any:
-        """A block as the user gave it: only block diffusion models have any."""
-        if block in ("model", None) or block == self.block:
-            return block
-        if not self.spec.blocks and not self.spec.optional_blocks:
-            raise InputError(f"{self.source} is a {self.family} model, whose attention has no blocks; leave out block")
-        return whole("block", block, 1)
 
     def _single(self, policy: Policy | str | None, ids: Tensor) -> KeyMasker | None:
         """A policy for one forward outside of a generation: it must not need an earlier step."""

@@ -11,7 +11,7 @@ included.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.family import FAMILIES
@@ -26,35 +26,32 @@ class Nemotron(BackboneFamily):
         return name.replace("model.", "encoder.", 1)
 
 
-COMMON: dict[str, Any] = {
-    "model_types": ("nemotron_labs_diffusion",),
-    "counts_padding": True,
-    "backbone": "Ministral3",
-    "title": "Nemotron-Labs-Diffusion",
-    # "block_diff" is a training mode with another attention; "autoregressive" only changes which mode is the default.
-    "only": {"dlm_paradigm": (None, "bidirectional", "autoregressive"), "sliding_window": (None,)},
-    "reads": ("mlp_bias",),  # the official file has no biases, whatever config.json says
-    "ids": {"mask": 100, "eos": 11},
-    "modes": ("nemotron", "nemotron_causal"),
-}
-
 FAMILY = FAMILIES.add(
     Nemotron(
         name="nemotron",
         about="block diffusion and causal in one checkpoint: blocks decoded in parallel behind a causal KV cache",
         label="block diffusion and autoregressive (as Nemotron-Labs-Diffusion)",
+        model_types=("nemotron_labs_diffusion",),
         padding="apart",
         blocks=True,
-        **COMMON,
+        counts_padding=True,
+        backbone="Ministral3",
+        # "block_diff" is a training mode with another attention; "autoregressive" only changes which mode is the default.
+        only={"dlm_paradigm": (None, "bidirectional", "autoregressive"), "sliding_window": (None,)},
+        reads=("mlp_bias",),  # the official file has no biases, whatever config.json says
+        ids={"mask": 100, "eos": 11},
+        modes=("nemotron", "nemotron_causal"),
     )
 )
 
 CAUSAL = FAMILIES.add(
-    Nemotron(
+    replace(
+        FAMILY,
         name="nemotron_causal",
         about="Nemotron-Labs-Diffusion as a causal model: the same weights, one token per step",
         label="autoregressive (mode of a block diffusion model)",
+        padding="left",
+        blocks=False,
         causal=True,
-        **COMMON,
     )
 )

@@ -8,9 +8,9 @@ that takes the gated output is noted, so that a trace can say how far gates are 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,7 @@ LEAK = {False: 1e-3, True: 2e-2}
 by which tokens share them, more is rounding."""
 EVEN = 0.02
 """Spread over tokens, relative to the mean, below which numbers differ by rounding alone, in bfloat16 too."""
-RECURRENT = [
-    "mamba",
-    "ssm",
-    "linear",
-    "delta",
-    "conv",
-    "rwkv",
-    "lstm",
-    "lightning",
-    "recurrent",
-    "kda",
-    "rglru",
-    "cross",
-]
+RECURRENT = re.compile("mamba|ssm|linear|delta|conv|rwkv|lstm|lightning|recurrent|kda|rglru|cross")
 """Parts of the names of modules that mix tokens without a softmax, or that a plain text does not reach."""
 
 
@@ -131,7 +118,10 @@ def _probe(model: Model) -> Attending:
         "…ForCausalLM or …ForMaskedLM"
     )
     try:
-        with _entered(model.network, listener):
+        with ExitStack() as hooks:
+            for module in model.network.modules():
+                if getattr(getattr(module, "weight", None), "dim", int)() == 2:
+                    hooks.enter_context(module.register_forward_pre_hook(listener.enters))
             logits = model.forward(ids, model.context(recorder=listener))
     except InputError as error:
         raise CheckpointError(f"{model.source}: {error}") from error
@@ -182,7 +172,7 @@ def _check_calls(model: Model, name: str, calls: Counter[int]) -> None:
         for module in part.modules()
         if "Attention" in type(module).__name__
     }
-    soft = sorted(kind for kind in quiet if not any(word in kind.lower() for word in RECURRENT))
+    soft = sorted(kind for kind in quiet if not RECURRENT.search(kind.lower()))
     if not calls and not soft:
         raise CheckpointError(
             f"{model.source}: no layer of transformers' {name} has softmax attention, so it has no attention sinks to measure"
@@ -308,17 +298,3 @@ def _gates(taken: Tensor, output: Tensor) -> bool:
     sizes = (output.square().mean(dims, keepdim=True).sqrt() for dims in (-1, (-2, -1)))
     left = ((share * size).flatten(0, 1) for size in sizes)
     return not any(float((part.std(0) / part.mean(0)).nanmedian()) < EVEN for part in left)
-
-
-@contextmanager
-def _entered(network: nn.Module, listener: _Listener) -> Iterator[None]:
-    handles = [
-        module.register_forward_pre_hook(listener.enters)
-        for module in network.modules()
-        if hasattr(module, "weight") and getattr(module.weight, "dim", lambda: 0)() == 2
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.files import one_line, reading
@@ -136,15 +137,11 @@ def _tokenizing(model: Model) -> Iterator[None]:
 
 def pad(model: Model, rows: list[list[int]]) -> PromptBatch:
     """Rows of different length as one batch, padded on the side where the family has it."""
-    longest, right = max(len(row) for row in rows), model.spec.padding != "left"
+    side = "left" if model.spec.padding == "left" else "right"
     filler = next((one for one in (model.ids.pad, *model.ids.eos) if one is not None), 0)
-    ids, mask = [], []
-    for row in rows:
-        padding = longest - len(row)
-        ids.append(row + [filler] * padding if right else [filler] * padding + row)
-        mask.append([1] * len(row) + [0] * padding if right else [0] * padding + [1] * len(row))
-    checked, real = model.real_tokens(torch.tensor(ids), torch.tensor(mask))
-    return PromptBatch(checked, real, right)
+    ids = pad_sequence([torch.tensor(row) for row in rows], True, filler, side)
+    mask = pad_sequence([torch.ones(len(row)) for row in rows], True, 0, side)
+    return PromptBatch(*model.real_tokens(ids, mask), side == "right")
 
 
 def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:

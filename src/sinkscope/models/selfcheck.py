@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.attention.context import ALL, AttentionCall, CallRecorder
 from sinkscope.attention.received import dense_received
-from sinkscope.attention.visibility import query_weights
+from sinkscope.attention.visibility import per_head, query_weights
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.text import html_table
 from sinkscope.models.probe import distance, eager_logits
@@ -140,8 +140,7 @@ class _Examiner(CallRecorder):
 
 
 def _output_error(call: AttentionCall) -> float:
-    groups = call.query.shape[1] // call.value.shape[1]
-    values = call.value.repeat_interleave(groups, 1)
+    values = per_head(call.value, call.query)
     rebuilt = call.map() @ values.to(torch.promote_types(values.dtype, torch.float32))
     return _relative(rebuilt, call.output)
 

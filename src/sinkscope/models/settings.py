@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
-from sinkscope.base.errors import CheckpointError
 from sinkscope.models.checkpoint import ROTATION, Checkpoint
 
 USUAL = (
@@ -79,10 +78,9 @@ def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:
 def _refuse(checkpoint: Checkpoint, unknown: Iterable[str]) -> None:
     """Refuse the first of these settings that is on."""
     for name in unknown:
-        value = checkpoint.config[name]
-        if value not in (None, False, "", [], {}):
-            raise CheckpointError(
-                f"{checkpoint.source}: config.json sets {name} to {value!r}, which sinkscope does not know of "
-                f"{checkpoint.model_type} models: it may change what the network computes. If it does not, take it out of "
-                "config.json"
+        if checkpoint.config[name] not in (None, False, "", [], {}):
+            raise checkpoint.misfit(
+                name,
+                f"which sinkscope does not know of {checkpoint.model_type} models: it may change what the network computes. If "
+                "it does not, take it out of config.json",
             )

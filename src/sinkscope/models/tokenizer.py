@@ -42,7 +42,7 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
     Args:
         chat_template: replaces the one in the files (families whose official template is not in their tokenizer).
     """
-    from transformers import AddedToken, PreTrainedTokenizerFast
+    from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast
 
     path = folder / "tokenizer_config.json"
     settings = read_table(path) if path.exists() else {}
@@ -55,7 +55,7 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             tokenizer = _byte_pairs(folder, settings)
         elif (folder / "tokenizer.model").exists():
-            tokenizer = _sentencepiece(folder)
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         else:
             return None
         missing = [AddedToken(**entry) for _, entry in _added(settings) if entry["content"]]
@@ -108,12 +108,6 @@ def _byte_pairs(folder: Path, settings: dict[str, Any]) -> Any:
                 f"gets {backend.token_to_id(entry['content'])}; is vocab.json complete?"
             )
     return PreTrainedTokenizerFast(tokenizer_object=backend, **_kept(settings))
-
-
-def _sentencepiece(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
 def _added(settings: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,29 +19,27 @@ from sinkscope.models.model import Model
 from sinkscope.models.probe import probe
 
 
+@dataclass(frozen=True)
 class InMemory(Checkpoint):
     """A network in place of a folder: its config, and a digest of its weights as they are."""
 
-    def __init__(self, network: Any, source: str) -> None:
-        super().__init__(Path(), source)
-        object.__setattr__(self, "network", network)
+    network: Any = field(kw_only=True)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The network's own config, and its class, which a config that was never saved does not name."""
-        network: Any = self.network  # type: ignore[attr-defined]
-        return {**network.config.to_dict(), "architectures": [type(network).__name__]}
+        return {**self.network.config.to_dict(), "architectures": [type(self.network).__name__]}
 
     @cached_property
     def generation_config(self) -> dict[str, Any]:
-        generation = getattr(self.network, "generation_config", None)  # type: ignore[attr-defined]
+        generation = getattr(self.network, "generation_config", None)
         return {} if generation is None else dict(generation.to_dict())
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over names, shapes and values of all tensors, adapters included."""
         total = hashlib.sha256()
-        for name, tensor in sorted(self.network.state_dict().items()):  # type: ignore[attr-defined]
+        for name, tensor in sorted(self.network.state_dict().items()):
             total.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}\n".encode())
             total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return total.hexdigest()
@@ -75,7 +74,8 @@ def wrap(network: Any, tokenizer: Any = None, family: str | None = None, source:
             f"tokenizer should be one of transformers, such as AutoTokenizer.from_pretrained gives, got {tokenizer!r}"
         )
     _refuse_other_kinds(network)
-    checkpoint = InMemory(network, source or getattr(network, "name_or_path", "") or type(network).__name__)
+    name = source or getattr(network, "name_or_path", "") or type(network).__name__
+    checkpoint = InMemory(Path(), name, network=network)
     chosen = _family(checkpoint, family)
     register()
     anything: Any = network  # torch types attributes of modules as tensors

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 import sinkscope as ss
-from sinkscope.models.llada import Llada
+from sinkscope.models.llada import FAMILY as LLADA
 from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn, scheme_settings
 
 
@@ -42,16 +42,8 @@ class EchoDecoding(ss.LladaDecoding):
     families: ClassVar[tuple[str, ...]] = ("echo",)
 
 
-@dataclass(frozen=True)
-class Echo(Llada):
-    """Checkpoints in LLaDA's layout that call themselves echo."""
-
-    name: str = "echo"
-    about: str = "LLaDA's network under another name"
-    model_types: tuple[str, ...] = ("echo",)
-
-
-ECHO = Echo()
+ECHO = replace(LLADA, name="echo", about="LLaDA's network under another name", model_types=("echo",))
+"""Checkpoints in LLaDA's layout that call themselves echo."""
 
 
 @dataclass(frozen=True)
