@@ -6,43 +6,49 @@ a few milliseconds and zarr's own writing takes longer than that. A chunk is the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sinkscope.trace.capture import Array
+from sinkscope.trace.capture import Array, Variable
 
 LEVEL = 1
 """zstd's fastest level: received attention hardly gets smaller at higher ones."""
+
+
+def is_halved(name: str) -> bool:
+    """Whether a variable is stored as float16."""
+    return "received" in name or name in ("attention", "attention_at")
+
+
+def stored(name: str, array: Array) -> Array:
+    """A variable's values as they are stored: float16 for shares of attention, its largest where a value is past its range."""
+    if not is_halved(name):
+        return array
+    half: Array = np.clip(array, -65504.0, 65504.0).astype(np.float16)
+    return half
 
 
 class ChunkedArray:
     """One array of a zarr group whose every step is one chunk.
 
     Args:
-        shape: full shape, the step axis as long as it may get.
+        sizes: dimension → length; of the step axis as long as it may get.
     """
 
-    def __init__(
-        self,
-        group: Any,
-        name: str,
-        dims: tuple[str, ...],
-        shape: tuple[int, ...],
-        dtype: str,
-        fill: Any,
-        attributes: dict[str, Any],
-    ) -> None:
+    def __init__(self, group: Any, name: str, variable: Variable, sizes: Mapping[str, int]) -> None:
         from numcodecs import Zstd
         from zarr.codecs import ZstdCodec
 
+        dims, dtype = variable.dims, "float16" if is_halved(name) else variable.dtype
         self._axis = dims.index("step")
-        self._chunk = tuple(1 if dim == "step" else size for dim, size in zip(dims, shape, strict=True))
+        self._chunk = tuple(1 if dim == "step" else sizes[dim] for dim in dims)
         self._array = group.create_array(
-            name, shape=shape, chunks=self._chunk, dtype=dtype, fill_value=np.asarray(fill, dtype=dtype)[()],
-            dimension_names=dims, attributes=attributes, compressors=ZstdCodec(level=LEVEL),
-            chunk_key_encoding={"name": "v2", "configuration": {"separator": "."}},
+            name, shape=tuple(sizes[dim] for dim in dims), chunks=self._chunk, dtype=dtype,
+            fill_value=np.asarray(variable.empty, dtype=dtype)[()], dimension_names=dims, attributes={"units": variable.unit},
+            compressors=ZstdCodec(level=LEVEL), chunk_key_encoding={"name": "v2", "configuration": {"separator": "."}},
         )  # fmt: skip
         self._folder = Path(str(group.store.root)) / name
         self._dtype = np.dtype(dtype).newbyteorder("<")
@@ -50,7 +56,7 @@ class ChunkedArray:
 
     def write(self, index: int, value: Array) -> None:
         """Writes the chunk of one step; value has the array's shape without the step axis."""
-        raw = np.ascontiguousarray(value, dtype=self._dtype)
+        raw = np.ascontiguousarray(stored(self._folder.name, value), dtype=self._dtype)
         if raw.size != int(np.prod(self._chunk)):
             raise ValueError(f"a step of {self._folder.name} has shape {self._chunk}, got {value.shape}")
         key = ".".join(str(index if axis == self._axis else 0) for axis in range(len(self._chunk)))

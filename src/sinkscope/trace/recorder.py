@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,25 +23,14 @@ from sinkscope.decoding.step import Step
 from sinkscope.models.layers import layer_lists, streams
 from sinkscope.trace.capture import Array, Capture, Frame, Variable, variables
 from sinkscope.trace.step_recorder import StepRecorder
+from sinkscope.trace.trace import Trace, TraceParts, coordinates
 
 if TYPE_CHECKING:
     from sinkscope.gpu.outbox import Outbox
+    from sinkscope.trace.storage import Folder
 
 NORMS = ("value_norm", "key_norm", "hidden_norm", "largest_activation", "hidden_cosine")
 """Variables that the network computes for padding too; there they mean nothing and are NaN."""
-
-
-class TraceWriter(Protocol):
-    """Where recorded steps are written: memory or disk."""
-
-    def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
-        """Take the arrays [B, …] of one recorded step; `index` counts recorded steps, `step` all of them."""
-
-    def close(self, static: dict[str, Array], attributes: dict[str, Any]) -> Any:
-        """End the recording; the finished trace."""
-
-    def abandon(self) -> None:
-        """Leave what was recorded so far as it is, after an error or Ctrl-C."""
 
 
 class Recorder:
@@ -54,7 +43,7 @@ class Recorder:
     """
 
     def __init__(
-        self, frame: Frame, capture: Capture, writer: TraceWriter, prompts: Array, about: dict[str, Any]
+        self, frame: Frame, capture: Capture, writer: TraceParts | Folder, prompts: Array, about: dict[str, Any]
     ) -> None:
         self.frame, self.capture, self.writer, self.prompts = frame, capture, writer, prompts
         self.about = about
@@ -141,7 +130,9 @@ class Recorder:
         for name, tensor in (parcel.step | parcel.arrays).items():
             variable, values = self.variables.get(name), tensor.numpy()
             if name == "prefill_received":
-                self._keep_prefill(name, values, parcel.rows, parcel.offset)
+                if self._prefill is None:
+                    self._prefill = self._blank(self.variables[name])
+                self._prefill[parcel.rows, ..., parcel.offset : parcel.offset + values.shape[-1]] = values
             if variable is None or not variable.stepwise:
                 continue
             by_key = variable.dims[-1] == "key"
@@ -178,11 +169,6 @@ class Recorder:
             self._ids = np.pad(self._ids, (0, more))
         self._ids[known] = True
 
-    def _keep_prefill(self, name: str, values: Array, rows: list[int], offset: int) -> None:
-        if self._prefill is None:
-            self._prefill = self._blank(self.variables[name])
-        self._prefill[rows, ..., offset : offset + values.shape[-1]] = values
-
     def abandon(self) -> None:
         """Leave what was recorded so far as it is, after an error or Ctrl-C."""
         with suppress(Exception):  # what stopped the generation is the error to see
@@ -196,7 +182,7 @@ class Recorder:
         if any(received.is_pinned() for recorder, _ in self.groups for *_, received in recorder.between):
             torch.cuda.synchronize()
 
-    def finish(self, attributes: Callable[[list[int]], dict[str, Any]]) -> Any:
+    def finish(self, attributes: Callable[[list[int]], dict[str, Any]]) -> Trace:
         """The finished trace, once all steps have arrived.
 
         Args:
@@ -256,10 +242,8 @@ def trace_writer(
     capture: Capture,
     attributes: dict[str, Any],
     overwrite: bool = False,
-) -> TraceWriter:
+) -> TraceParts | Folder:
     """A writer to a file, or to memory without a path."""
-    from sinkscope.trace.trace import TraceParts, coordinates
-
     if out is None:
         return TraceParts(frame, capture)
     from sinkscope.trace.storage import Folder

@@ -24,7 +24,7 @@ import numpy as np
 from sinkscope.base.errors import InputError, SinkscopeError
 from sinkscope.base.files import MisfitError, fit, read_json, reading
 from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Variable
-from sinkscope.trace.chunks import ChunkedArray, write_whole
+from sinkscope.trace.chunks import ChunkedArray, is_halved, stored, write_whole
 from sinkscope.trace.store_check import check_store
 from sinkscope.trace.trace import Trace
 
@@ -114,15 +114,7 @@ class Folder:
             raise InputError(f"{self.folder} cannot be created ({error.strerror}); give another --out") from error
         self._group = zarr.open_group(str(self.folder), mode="w", attributes=attributes)
         self._arrays = {
-            name: ChunkedArray(
-                self._group,
-                name,
-                variable.dims,
-                tuple(sizes[dim] for dim in variable.dims),
-                stored_dtype(name, variable.dtype),
-                variable.empty,
-                {"units": variable.unit},
-            )
+            name: ChunkedArray(self._group, name, variable, sizes)
             for name, variable in named.items()
             if variable.stepwise
         }
@@ -138,7 +130,7 @@ class Folder:
         """Writes one recorded step; the count of complete steps comes last."""
         with _disk(f"writing step {step} to {self.folder}", "the steps before it are safe there"):
             for name, array in arrays.items():
-                self._arrays[name].write(index, stored(name, array))
+                self._arrays[name].write(index, array)
             self.steps.append(step)
             self._progress()
 
@@ -219,14 +211,6 @@ def _disk(doing: str, safe: str) -> Iterator[None]:
         raise SinkscopeError(f"{doing} failed ({error.strerror or error}); {safe}") from error
 
 
-def stored(name: str, array: Array) -> Array:
-    """A variable's values as they are stored: float16 for shares of attention, its largest where a value is past its range."""
-    if not is_halved(name):
-        return array
-    half: Array = np.clip(array, -65504.0, 65504.0).astype(np.float16)
-    return half
-
-
 def pack(folder: Path, out: Path) -> None:
     """Zips a folder; the file appears under its name only when it is complete."""
     unfinished = out.with_name(out.name + ".tmp")
@@ -252,7 +236,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
             raise InputError(f"{out} is not a trace: expected a {SUFFIX} file or a .partial folder")
         with reading(out, "it is not a trace, or record it again"):
             check_store(out)
-            return Trace(_finished(_opened(ZipStore(str(out), mode="r"))))
+            return Trace(_read(ZipStore(str(out), mode="r")))
     folder = out if out.is_dir() else partial_path(out)
     if not folder.is_dir():
         raise InputError(f"there is no trace {out}, and no unfinished {folder.name} beside it")
@@ -260,19 +244,7 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
     with reading(folder, "it is not an unfinished trace, or record it again"), warnings.catch_warnings():
         check_store(folder)
         warnings.filterwarnings("ignore", message=f"Object at {PROGRESS}")  # it is no array, and zarr says so
-        dataset = _opened(str(folder)).isel(step=slice(0, len(steps)))
-        dataset = dataset.assign_coords(step=np.asarray(steps, dtype=np.int64))
-        dataset.attrs["unfinished"] = f"recording stopped after {len(steps)} steps"
-        return Trace(_finished(dataset))
-
-
-def _opened(store: Any) -> xarray.Dataset:
-    import xarray
-
-    dataset: xarray.Dataset = xarray.open_zarr(
-        store, zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False
-    )
-    return dataset
+        return Trace(_read(str(folder), steps))
 
 
 def recorded_steps(folder: Path) -> tuple[int, ...]:
@@ -282,10 +254,14 @@ def recorded_steps(folder: Path) -> tuple[int, ...]:
     return steps
 
 
-def _finished(dataset: xarray.Dataset) -> xarray.Dataset:
-    """Float32 instead of float16, lazily, and names instead of codes for the regions."""
+def _read(store: Any, steps: tuple[int, ...] | None = None) -> xarray.Dataset:
+    """Float32 instead of float16, lazily, and names instead of codes for the regions; steps: of an unfinished recording."""
     import xarray
 
+    dataset = xarray.open_zarr(store, zarr_format=3, consolidated=False, chunks=None, mask_and_scale=False)
+    if steps is not None:
+        dataset = dataset.isel(step=slice(0, len(steps))).assign_coords(step=np.asarray(steps, dtype=np.int64))
+        dataset.attrs["unfinished"] = f"recording stopped after {len(steps)} steps"
     for attribute in set(ATTRIBUTES) & set(dataset.attrs):
         text = fit(ATTRIBUTES[attribute], dataset.attrs[attribute], attribute)
         if attribute in JSON_ATTRIBUTES:
@@ -337,13 +313,3 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         here = {name: dataset[name].isel(step=index).values for name, variable in named.items() if variable.stepwise}
         folder.write(index, step, here)
     folder.close({}, {})
-
-
-def is_halved(name: str) -> bool:
-    """Whether a variable is stored as float16."""
-    return "received" in name or name in ("attention", "attention_at")
-
-
-def stored_dtype(name: str, dtype: str) -> str:
-    """The dtype on disk."""
-    return "float16" if is_halved(name) else dtype

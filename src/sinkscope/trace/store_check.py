@@ -15,17 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.base.errors import InputError
 from sinkscope.base.files import MisfitError, fit
 
 CODECS = frozenset({"bytes", "zstd"})
-KINDS = (
-    "bool",
-    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-    "float16",
-    "float32",
-    "float64",
-)
+WHOLE = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+KINDS = ("bool", *WHOLE, "float16", "float32", "float64")
 OLD_FORMAT = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 METADATA = "zarr.json"
 
@@ -41,53 +35,40 @@ RATIO = 50_000
 
 
 def check_store(path: Path) -> None:
-    """Raise InputError unless a `.zarr.zip` or a folder holds what a trace can hold."""
-    sizes, read = _entries(path)
+    """Raise MisfitError, or what reading a broken file raises, unless a `.zarr.zip` or a folder holds what a trace can hold."""
+    if path.is_dir():
+        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+        _check({name: file.stat().st_size for name, file in files.items()}, lambda name: files[name].read_bytes())
+        return
+    with zipfile.ZipFile(path) as archive:
+        infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+        packed = [name for name, info in infos.items() if info.compress_type != zipfile.ZIP_STORED]
+        if packed:
+            raise MisfitError(f"{packed[0]} is compressed by zip; traces store their files as they are")
+        _check({name: info.file_size for name, info in infos.items()}, archive.read)
+
+
+def _check(sizes: Mapping[str, int], read: Callable[[str], bytes]) -> None:
+    """The same of files, name → bytes, of which `read` gives one."""
     old = [name for name in sizes if name.rpartition("/")[2] in OLD_FORMAT]
     if old:
-        raise InputError(
-            f"{path} is not a trace: it holds zarr format 2 ({old[0]}), which is not read; traces are format 3"
-        )
+        raise MisfitError(f"it holds zarr format 2 ({old[0]}), which is not read; traces are format 3")
     names = [name for name in sizes if name.rpartition("/")[2] == METADATA]
     if METADATA not in names:
-        raise InputError(f"{path} is not a trace: it holds no zarr group")
+        raise MisfitError("it holds no zarr group")
     if len(names) > MOST_ARRAYS:
-        raise InputError(f"{path} is not a trace: it declares {len(names)} arrays, {MOST_ARRAYS} are allowed")
+        raise MisfitError(f"it declares {len(names)} arrays, {MOST_ARRAYS} are allowed")
     for name in names:
         if sizes[name] > MOST_METADATA:
-            raise InputError(f"{path} is not a trace: its {name} has {sizes[name]} bytes")
+            raise MisfitError(f"its {name} has {sizes[name]} bytes")
         folder = name.removesuffix(METADATA)
         chunks = [size for other, size in sizes.items() if other.startswith(folder) and other != name]
         try:
             _check_node(json.loads(read(name)), chunks)
         except MisfitError as error:
-            raise InputError(f"{path} is not a trace: in its {name}, {error}") from error
+            raise MisfitError(f"in its {name}, {error}") from error
         except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a trace: its {name} is not readable JSON of zarr") from error
-
-
-def _entries(path: Path) -> tuple[dict[str, int], Callable[[str], bytes]]:
-    """Name → bytes of every file inside, and a function that reads one."""
-    if path.is_dir():
-        files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
-        sizes = {name: file.stat().st_size for name, file in files.items()}
-        return sizes, lambda name: files[name].read_bytes()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            infos = {info.filename: info for info in archive.infolist() if not info.is_dir()}
-            texts = {
-                name: archive.read(info)
-                for name, info in infos.items()
-                if name.rpartition("/")[2] == METADATA and info.file_size <= MOST_METADATA
-            }
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
-        raise InputError(f"{path} is not a trace: it is not a readable zip file ({error})") from error
-    packed = [name for name, info in infos.items() if info.compress_type != zipfile.ZIP_STORED]
-    if packed:
-        raise InputError(
-            f"{path} is not a trace: {packed[0]} is compressed by zip; traces store their files as they are"
-        )
-    return {name: info.file_size for name, info in infos.items()}, texts.__getitem__
+            raise MisfitError(f"its {name} is not readable JSON of zarr") from error
 
 
 def _check_node(about: Any, chunks: list[int]) -> None:

@@ -152,7 +152,7 @@ def _renderer(form: str) -> Any:
 
 @dataclass
 class TraceParts:
-    """A trace in memory, before it is an xarray.Dataset: variable → one array [B, …] per recorded step."""
+    """A recording in memory, before it is an xarray.Dataset: variable → one array [B, …] per recorded step."""
 
     frame: Frame
     capture: Capture
@@ -162,7 +162,7 @@ class TraceParts:
     attributes: dict[str, Any] = field(default_factory=dict)
 
     def write(self, index: int, step: int, arrays: dict[str, Array]) -> None:
-        """Takes one recorded step."""
+        """Takes one recorded step; `index` counts those, `step` all steps."""
         self.steps.append(step)
         for name, array in arrays.items():
             self.arrays.setdefault(name, []).append(array)
