@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.key_mask import listed
+from sinkscope.attention.key_mask import key_bias, listed
 from sinkscope.attention.visibility import Scores
 
 KEYS = 512
@@ -138,19 +138,20 @@ def attend_short(scores: Scores, value: Tensor, weights: Tensor | None = None, l
         lse: whether the log-sum-exp of each row is wanted; where keys are masked it comes in any case, with and without them.
     """
     (B, H, Q, _), visibility, masked = scores.query.shape, scores.visibility, scores.masked()
-    later = None
-    if visibility.blocked:  # Float32 [Q, K]: −inf for keys of later blocks, to be added to the scores
-        visible = replace(visibility, real=None).rows(0, Q, scores.device)
-        later = None if visible is None else torch.where(visible[0, 0], 0.0, float("-inf"))
+    bias = key_bias(visibility.real, masked)
+    visible = visibility.rows(0, Q, scores.device) if visibility.blocked else None
+    if visible is not None:  # nothing is masked or padded then
+        bias = torch.where(visible, 0.0, float("-inf"))
+    if masked is not None and visibility.real is not None:
+        masked = masked & visibility.real[:, None]  # no query saw padding
     output = value.new_empty(B, Q, H, value.shape[-1])  # the layout that the model goes on with
     space = _space(H * _tile_rows(H, Q, visibility.keys) * visibility.keys)
     rows = []
     for b in range(B):
         q, k, v = (_aligned(x[b]) for x in (scores.query, scores.key, value))
-        real = None if visibility.real is None else visibility.real[b]
-        of_row = None if masked is None else masked[b % len(masked)]
+        of_row, of_bias = (None if part is None else part[b % len(part)] for part in (masked, bias))
         counted = None if weights is None else _aligned(weights[b])
-        row = _Row(q, k, v, real, of_row, later, scores.scale, counted, lse)
+        row = _Row(q, k, v, of_row, of_bias, scores.scale, counted, lse)
         rows.append(row.attend(output[b], space))
     return Attended(output.transpose(1, 2), *(_stacked(sums) for sums in zip(*rows, strict=True)))
 
@@ -188,15 +189,15 @@ class _Row:
     """One row of the batch, in the words of `attend_short` without B.
 
     Attributes:
-        masked: Bool [H|1, K]; every head keeps a real key. later: Float32 [Q, K], see there.
+        masked: Bool [H|1, K]: the real keys that are masked; every head keeps one.
+        bias: Float32 [H|1, Q|1, K]: −inf for keys that may not be used, to be added to the scores; None: all may.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
-    real: Tensor | None
     masked: Tensor | None
-    later: Tensor | None
+    bias: Tensor | None
     scale: float
     weights: Tensor | None
     lse: bool
@@ -214,12 +215,11 @@ class _Row:
         acted = None if self.weights is None else self.query.new_zeros(H, self.weights.shape[0], K)
         raw = None if acted is None or self.masked is None else torch.zeros_like(acted)
         unused = self.query.new_empty(1, 1, 1)  # beta=0 leaves it out, but the product must be given it
-        keys, forbidden = self.key.transpose(1, 2), self._forbidden()
+        keys = self.key.transpose(1, 2)
         # Indices of the masked keys; and 0 for others, with which they are filled up where heads have unequally many.
         order = used = self.query.new_empty(0)
         if self.masked is not None:
-            masked = self.masked if self.real is None else self.masked & self.real  # no query saw padding
-            order, used = (part[:, None] for part in listed(masked, int(masked.sum(-1).max())))
+            order, used = (part[:, None] for part in listed(self.masked, int(self.masked.sum(-1).max())))
         rows = _tile_rows(H, Q, K)
         for start in range(0, Q, rows):
             stop = min(start + rows, Q)
@@ -231,10 +231,8 @@ class _Row:
             of_masked = None
             if self.masked is not None:
                 of_masked = share.gather(-1, order.expand(H, stop - start, -1)).masked_fill(used == 0, float("-inf"))
-            if forbidden is not None:
-                share.add_(forbidden)
-            if self.later is not None:
-                share.add_(self.later[start:stop])
+            if self.bias is not None:
+                share.add_(self.bias if self.bias.shape[1] == 1 else self.bias[:, start:stop])
             top = None if totals is None else share.amax(-1)
             # In place: a tile that is written anew each time would come from memory and not from the cache.
             torch.softmax(share, -1, out=share)
@@ -254,10 +252,3 @@ class _Row:
                 more = each @ (of_masked - whole[..., None]).exp()
                 raw.scatter_add_(-1, order.expand_as(more), more)
         return totals, raw_totals, acted, raw
-
-    def _forbidden(self) -> Tensor | None:
-        """Float32 [H|1, 1, K]: −inf for keys that may not be used, to be added to the scores; None: all may."""
-        forbidden = None if self.real is None else ~self.real[None]
-        if self.masked is not None:
-            forbidden = self.masked if forbidden is None else forbidden | self.masked
-        return None if forbidden is None else torch.where(forbidden, float("-inf"), 0.0)[:, None]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sinkscope.attention import cpu
 from sinkscope.attention.kernels import column_kernels, kernel
-from sinkscope.attention.key_mask import TILE, KeyMask, listed
+from sinkscope.attention.key_mask import TILE, KeyMask, key_bias, listed
 from sinkscope.attention.received import TILE_BYTES
 from sinkscope.attention.visibility import Scores, per_head
 
@@ -96,7 +96,7 @@ def _visible(scores: Scores, value: Tensor, masked: Tensor | None) -> tuple[Tens
         masked = out_of_reach[None, None] if masked is None else masked | out_of_reach
     bias = visibility.bias if masked is None else None
     if bias is None:
-        bias = _key_bias(visibility.real, masked)
+        bias = key_bias(visibility.real, masked)
     return kernel(scores.query, scores.key, value, bias, visibility.causal and rows > 1, scores.scale)
 
 
@@ -142,14 +142,6 @@ def _reach(scores: Scores, start: int, stop: int) -> Tensor | slice:
         return everything
     stranded = key_mask.stranded(visibility, scores.device)[..., start:stop]
     return everything if bool(stranded.any()) else key_mask.band.reach(visibility, start, stop, scores.device)
-
-
-def _key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
-    """Float32 [B|1, H|1, 1, K]: 0 for keys that may be used, −inf for the others; None when all may."""
-    out = masked
-    if real is not None:
-        out = ~real[:, None] if masked is None else ~real[:, None] | masked
-    return None if out is None else torch.where(out, float("-inf"), 0.0)[:, :, None]
 
 
 def raw_lse(scores: Scores, lse: Tensor) -> Tensor:

@@ -194,12 +194,9 @@ def sinkscope_mask(
     from transformers import masking_utils
 
     usual = (None, masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function)
-    chunked = getattr(config, "attention_chunk_size", None) is not None
-    plain, full = (
-        mask_function in usual or (local_size is not None and not chunked),
-        getattr(config, FULL_MASKS, False),
-    )
-    if plain and not full:
+    sliding = local_size is not None and getattr(config, "attention_chunk_size", None) is None
+    full = getattr(config, FULL_MASKS, False)
+    if not full and (sliding or mask_function in usual):
         if attention_mask is None:
             return None
         mask = attention_mask[:, kv_offset : kv_offset + kv_length].bool()

@@ -120,7 +120,8 @@ class KeyMask:
         if nothing or self.strands_none(visibility):
             return torch.zeros(1, 1, 1, dtype=torch.bool, device=device).expand(1, 1, visibility.queries)
         if self.band is None and self.keys is not None:
-            stranded = visibility.stranded(self.keys)
+            # A query that sees nothing to begin with is not stranded.
+            stranded = (visibility.seen(~self.keys, device) == 0) & (visibility.seen(None, device) > 0)
             return stranded if self.queries is None else stranded & self.queries[:, None]
         tiles = []
         for start in range(0, visibility.queries, TILE):
@@ -159,6 +160,14 @@ def listed(keys: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Indices of the marked keys of Bool [..., K], and 0 where a head has fewer than `most`: Long, Float [..., most]."""
     values, indices = keys.to(torch.float16).topk(most, -1)
     return indices, values
+
+
+def key_bias(real: Tensor | None, masked: Tensor | None) -> Tensor | None:
+    """Float32 [B|1, H|1, 1, K]: 0 for keys that may be used, −inf for padding and masked ones; None when all may."""
+    out = masked
+    if real is not None:
+        out = ~real[:, None] if masked is None else ~real[:, None] | masked
+    return None if out is None else torch.where(out, float("-inf"), 0.0)[:, :, None]
 
 
 def first_real(visibility: Visibility, device: torch.device) -> Tensor:

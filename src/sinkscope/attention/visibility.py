@@ -141,11 +141,10 @@ class Visibility:
         keys = torch.ones(1, 1, self.keys, dtype=torch.bool, device=device) if among is None else among
         if self.real is not None:
             keys = keys & self.real[:, None, :]
-        if self.dense is None and not self.ranged:
+        if self.alike:
             return keys.sum(-1, keepdim=True).double().expand(*keys.shape[:-1], self.queries)
         if self.dense is not None:
-            dense = self.dense.to(torch.float32)
-            return torch.einsum("bhqk,bhk->bhq", *_alike(dense, keys.to(torch.float32))).double()
+            return torch.einsum("bhqk,bhk->bhq", self.dense.to(torch.float32), keys.to(torch.float32)).double()
         first, last = self._bounds(device)
         total = torch.nn.functional.pad(keys.double().cumsum(-1), (1, 0))
         return total[..., last] - total[..., first]
@@ -164,10 +163,7 @@ class Visibility:
         counts = self.seen(None, weights.device)[:, 0]  # [B|1, Q]
         share = torch.where(counts > 0, 1.0 / counts.clamp(min=1.0), 0.0)
         each = weights.double() * share[:, None, :]  # [B, C, Q]
-        if self.dense is not None:
-            received = torch.einsum("bcq,bqk->bck", *_alike(each, self.dense[:, 0].double()))
-        else:
-            received = self.spread(each)
+        received = self.spread(each) if self.dense is None else each @ self.dense[:, 0].double()
         if self.real is not None:
             received = received * self.real[:, None, :]
         return received
@@ -182,11 +178,10 @@ class Visibility:
 
     def seen_by(self, weights: Tensor) -> Tensor:
         """How many of the queries that count see each key: Float [B, C, Q] → Float64 [B, C, K]."""
-        if self.dense is None:
-            seen = self.spread(weights.double())
-            return seen if self.real is None else seen * self.real[:, None]
-        dense = self.dense[:, 0].double().expand(len(weights), -1, -1)
-        return torch.einsum("bcq,bqk->bck", weights.double(), dense)
+        if self.dense is not None:
+            return weights.double() @ self.dense[:, 0].double()
+        seen = self.spread(weights.double())
+        return seen if self.real is None else seen * self.real[:, None]
 
     def _running(self, each: Tensor) -> Tensor:
         """Sum of `each` [B, C, Q] over the queries whose range holds a key: [B, C, K]."""
@@ -210,17 +205,6 @@ class Visibility:
             if not self.causal:
                 last = last.minimum(query + self.window)
         return first, last
-
-    def stranded(self, masked: Tensor) -> Tensor:
-        """The queries that would lose every key they see; by our rule they keep their scores.
-
-        Args:
-            masked: Bool [B|1, H|1, K].
-
-        Returns:
-            Bool [B|1, H|1, Q]. A query that sees nothing to begin with is not stranded.
-        """
-        return (self.seen(~masked, masked.device) == 0) & (self.seen(None, masked.device) > 0)
 
     def of_rows(self, rows: int) -> Visibility:
         """The pattern of the first rows of the batch: with guidance those of the conditional branch."""
@@ -248,15 +232,6 @@ def behind_a_prompt(prompt: int, keys: int, block: int | None, device: torch.dev
     else:
         end = torch.where(column < prompt, prompt, prompt + ((column - prompt) // block + 1) * block)
     return (column < end[:, None])[None, None]
-
-
-def _alike(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Expands the leading dimensions of size 1, which einsum does not do by itself."""
-    shared = min(a.dim(), b.dim()) - 1
-    lead = [max(a.shape[d], b.shape[d]) for d in range(shared - 1)]
-    a = a.expand(*lead, *a.shape[len(lead) :])
-    b = b.expand(*lead, *b.shape[len(lead) :])
-    return a, b
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.visibility import Visibility
+from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import POLICIES, FixedRule
 
@@ -22,9 +23,8 @@ Columns = tuple[tuple[int, tuple[int, ...]], ...]
 class MaskKeys(FixedRule):
     """Masks the same key columns for all queries, heads and rows of a layer.
 
-    Scores of hidden columns become −inf before the softmax, which renormalises over the rest. If every key a query
-    can see would be masked, that query is left unmasked (the first query of a causal model, if column 0 is hidden). Columns
-    index the input tensor, including padding; layers that are not named are untouched.
+    If every key a query can see would be masked, that query is left unmasked (the first query of a causal model, if column 0 is
+    masked). Columns index the input tensor, including padding; layers that are not named are untouched.
 
     Args:
         chosen: layer → columns.
@@ -50,9 +50,9 @@ class MaskKeys(FixedRule):
                 raise InputError(
                     f"MaskKeys takes a list of columns for each layer, got {columns!r} for layer {layer!r}"
                 )
-            checked = tuple(sorted({_index(column, "column") for column in columns}))
+            checked = tuple(sorted({whole("a column of MaskKeys", column, 0) for column in columns}))
             if checked:
-                cleaned.append((_index(layer, "layer"), checked))
+                cleaned.append((whole("a layer of MaskKeys", layer, 0), checked))
         object.__setattr__(self, "chosen", tuple(sorted(cleaned)))
         super().__post_init__()
 
@@ -68,10 +68,11 @@ class MaskKeys(FixedRule):
 
     def check(self, layers: int, keys: int) -> None:
         for layer, columns in self.by_layer.items():
-            if layer >= layers:
-                raise InputError(f"MaskKeys names layer {layer}, but the model has layers 0 to {layers - 1}")
-            if columns[-1] >= keys:
-                raise InputError(f"MaskKeys names column {columns[-1]}, but the sequence has columns 0 to {keys - 1}")
+            if layer >= layers or columns[-1] >= keys:
+                raise InputError(
+                    f"MaskKeys names column {columns[-1]} of layer {layer}, but the model has layers 0 to {layers - 1}, and the "
+                    f"sequence columns 0 to {keys - 1}"
+                )
         super().check(layers, keys)
 
     def columns(self, layer: int, visibility: Visibility, device: torch.device) -> Tensor | None:
@@ -101,9 +102,3 @@ def _marked(columns: tuple[int, ...], keys: int, device: torch.device) -> Tensor
     masked = torch.zeros(1, 1, keys, dtype=torch.bool)
     masked[..., list(columns)] = True
     return masked.to(device)
-
-
-def _index(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f"MaskKeys takes {what} numbers from 0 on, got {value!r}")
-    return value
