@@ -281,3 +281,10 @@ def test_settings_of_the_text_network_are_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ss.CheckpointError, match="sets expert_capacity to 4"):
         ss.load(tmp_path, device="cpu")
+
+
+def test_a_text_network_inside_one_that_has_none_is_refused(tmp_path: Path) -> None:
+    config = small_network("llama", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": {}}))
+    with pytest.raises(ss.CheckpointError, match="sets text_config to"):
+        ss.load(tmp_path, device="cpu")

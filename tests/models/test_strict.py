@@ -58,7 +58,7 @@ def test_long_lists_are_cut_and_counted(tmp_path: Path) -> None:
     write(tmp_path, config, tensors)
     message = refusal(tmp_path)
     assert "18 missing" in message
-    assert "and 10 more" in message
+    assert "and 11 more" in message
 
 
 def test_more_layers_in_the_weights_than_in_the_config(tmp_path: Path) -> None:

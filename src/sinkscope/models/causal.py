@@ -23,7 +23,7 @@ from sinkscope.base.fast import fast
 from sinkscope.base.files import one_line
 from sinkscope.base.text import listed
 from sinkscope.models.backbone import BackboneFamily
-from sinkscope.models.checkpoint import LISTED, Checkpoint, complain
+from sinkscope.models.checkpoint import LISTED, ORIGINAL, Checkpoint, complain
 from sinkscope.models.family import FAMILIES, Family, SpecialIds, read_ids
 from sinkscope.models.settings import check_computing
 
@@ -174,9 +174,12 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
     if isinstance(network_class, (tuple, list)):
         network_class = network_class[0]
     _require_sizes(checkpoint, config)
-    for part in ("", "text_config"):
-        if not part or isinstance(checkpoint.config.get(part), dict):
-            check_computing(checkpoint.section(part) if part else checkpoint, type(getattr(config, part, config)))
+    check_computing(checkpoint, type(config))
+    if isinstance(checkpoint.config.get("text_config"), dict):
+        inner = getattr(config, "text_config", config)
+        if isinstance(inner, dict):  # of a class that has no such part
+            raise checkpoint.misfit("text_config", f"which no {kind} model has; {ORIGINAL}")
+        check_computing(checkpoint.section("text_config"), type(inner))
     if network_class.config_class is (getattr(config, "sub_configs", None) or {}).get("text_config"):
         config = config.get_text_config()  # a text network, of a checkpoint that holds towers for images beside it
     return network_class, config

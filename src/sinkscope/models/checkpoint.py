@@ -47,7 +47,7 @@ ROTATION = ("rope_scaling", "rope_parameters")
 """Names of the settings of the rotation."""
 
 ORIGINAL = "take config.json from the original model"
-LISTED = 8
+LISTED = 7
 """How many tensor names one error lists."""
 
 
