@@ -121,7 +121,7 @@ def _records(model: Model, experiment: Experiment, left: Items, batch_size: Batc
         check_reading(model, decoding)
         experiment.check_extras(model, reads=f"{task.name} reads texts")
         return (
-            task.read(model, batch, decoding, policy, batch_size)  # type: ignore[arg-type]  # it was checked
+            task.read(model, experiment, batch, batch_size)
             for batch in in_parts(left, READ_AT_ONCE_ON_GPU if model.device.type == "cuda" else READ_AT_ONCE)
         )
     prompts = encoded(model, task, left)

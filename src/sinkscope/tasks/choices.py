@@ -27,10 +27,9 @@ import torch
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
-from sinkscope.decoding.reading import MaskedReading, Reading
+from sinkscope.decoding.reading import MaskedReading
 from sinkscope.models.model import Model
-from sinkscope.policies.policy import Policy
-from sinkscope.tasks.likelihood import Likelihood, Pair, likelihoods
+from sinkscope.tasks.likelihood import likelihoods
 from sinkscope.tasks.reading import ReadTask, encode_pair, record_of, rounded
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import choose
@@ -39,6 +38,7 @@ from sinkscope.tasks.task import Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Items
+    from sinkscope.tasks.experiment import Experiment
 
 RAW = Scheme("raw", source="the continuation with the highest likelihood")
 CHARACTER = Scheme("character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)")
@@ -78,21 +78,26 @@ class ChoiceTask(ReadTask):
         """Right when the continuation with the highest likelihood is the right one."""
         return Mark(output == document.answer, output.strip())
 
-    def read(
-        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
-    ) -> list[Generation]:
+    def read(self, model: Model, experiment: Experiment, items: Items, batch_size: BatchSize) -> list[Generation]:
+        from sinkscope.tasks.answer import rows_at_once
+
+        reading, policy = experiment.decoding, experiment.policy
+        masks = reading.masks if isinstance(reading, MaskedReading) and reading.share is None else 0
+        if not (masks or model.spec.causal):
+            raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
         choices = [json.loads(item.document.extra["choices"]) for item in items]
         pairs = [
             encode_pair(model, item.document.question, continuation)
             for item, continuations in zip(items, choices, strict=True)
             for continuation in continuations
         ]
-        likelihoods = _likelihoods(model, pairs, reading, policy, batch_size)
+        rows = rows_at_once(model, max(sum(map(len, pair)) for pair in pairs), batch_size)
+        measured = likelihoods(model, pairs, policy, masks, rows=rows, greedy=False)
         records, first = [], 0
         for item, continuations in zip(items, choices, strict=True):
             mine = slice(first, first + len(continuations))
             first = mine.stop
-            scores, longest = likelihoods[mine], max(sum(map(len, pair)) for pair in pairs[mine])
+            scores, longest = measured[mine], max(sum(map(len, pair)) for pair in pairs[mine])
             chosen = self.best(continuations, [score.value for score in scores])
             more = {
                 "values": [round(score.value, 5) for score in scores],
@@ -112,20 +117,6 @@ class ChoiceTask(ReadTask):
                 value / max(1, len(text.removeprefix(" "))) for text, value in zip(continuations, values, strict=True)
             ]
         return max(range(len(values)), key=lambda number: values[number])
-
-
-def _likelihoods(
-    model: Model, pairs: Sequence[Pair], reading: Reading, policy: Policy | None, batch_size: BatchSize
-) -> list[Likelihood]:
-    from sinkscope.tasks.answer import rows_at_once
-
-    longest = max(len(context) + len(continuation) for context, continuation in pairs)
-    rows = rows_at_once(model, longest, batch_size)
-    if model.spec.causal:
-        return likelihoods(model, pairs, policy, rows=rows)
-    if not isinstance(reading, MaskedReading) or reading.share is not None:
-        raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
-    return likelihoods(model, pairs, policy, reading.masks, rows=rows, greedy=False)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ import torch
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import Masked
+from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
@@ -25,14 +26,14 @@ from sinkscope.tasks.task import Task, in_parts, seed_of
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item, Items
+    from sinkscope.tasks.experiment import Experiment
 
 
 class ReadTask(Task):
     """A task that is answered by the probability of given tokens, with a reading instead of a decoding."""
 
-    def read(
-        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
-    ) -> list[Generation]:
+    def read(self, model: Model, experiment: Experiment, items: Items, batch_size: BatchSize) -> list[Generation]:
+        """The records of some documents; the experiment's decoding is a reading."""
         raise NotImplementedError
 
 
@@ -58,7 +59,7 @@ class ReadText:
 def read_texts(
     model: Model,
     texts: Mapping[str, Sequence[int]],
-    reading: Reading,
+    reading: Decoding,
     policy: Policy | None,
     keys: Mapping[str, int],
     batch_size: BatchSize = "auto",
@@ -71,7 +72,7 @@ def read_texts(
     """
     from sinkscope.tasks.answer import rows_at_once
 
-    check_reading(model, reading)
+    reading = check_reading(model, reading)
     by_length: dict[int, list[str]] = defaultdict(list)
     for name, tokens in texts.items():
         if len(tokens) < 2:
@@ -118,8 +119,8 @@ def _texts(nats: likelihood.Nats, where: torch.Tensor) -> Iterator[ReadText]:
         )
 
 
-def check_reading(model: Model, reading: object) -> None:
-    """A reading must be one, and fit the model's family."""
+def check_reading(model: Model, reading: Decoding) -> Reading:
+    """The reading, which must be one and fit the model's family."""
     if not isinstance(reading, Reading):
         raise InputError(
             f"likelihoods are measured by a reading such as ss.MaskedReading(share=0.5), got {type(reading).__name__}"
@@ -129,6 +130,7 @@ def check_reading(model: Model, reading: object) -> None:
         raise InputError(
             f"{type(reading).__name__} is not for {model.family} models such as {model.source}; use {fitting.__name__}"
         )
+    return reading
 
 
 # ---- records -------------------------------------------------------------------------------------

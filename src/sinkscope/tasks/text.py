@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.reading import Reading
 from sinkscope.models.model import Model
-from sinkscope.policies.policy import Policy
 from sinkscope.tasks.reading import ReadTask, read_texts, record_of, text_ids
 from sinkscope.tasks.records import Generation
 from sinkscope.tasks.schemes import only_scheme
@@ -27,6 +25,7 @@ from sinkscope.tasks.task import NATS, Document, Mark, Prompt, Scheme, Turn
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Items
+    from sinkscope.tasks.experiment import Experiment
 
 PASSAGES = "give passages as JSON lines with a field text, or as a text file"
 PROMPT_WORDS = 40
@@ -58,12 +57,10 @@ class TextTask(ReadTask):
         """A text that was read is neither right nor wrong."""
         return Mark(True, output)
 
-    def read(
-        self, model: Model, items: Items, reading: Reading, policy: Policy | None, batch_size: BatchSize
-    ) -> list[Generation]:
+    def read(self, model: Model, experiment: Experiment, items: Items, batch_size: BatchSize) -> list[Generation]:
         texts = {item.document.id: text_ids(model, item.document.question) for item in items}
         keys = {item.document.id: item.stream for item in items}
-        read = read_texts(model, texts, reading, policy, keys, batch_size)
+        read = read_texts(model, texts, experiment.decoding, experiment.policy, keys, batch_size)
         records = []
         for item in items:
             one = read[item.document.id]
@@ -72,7 +69,7 @@ class TextTask(ReadTask):
                 "columns": list(one.columns), "vocabulary": model.shape.vocabulary,
             }  # fmt: skip
             output = f"{one.nll:.6f} nats per token"
-            records.append(record_of(item, output, one.forwards, one.tokens, policy, one.account, **numbers))
+            records.append(record_of(item, output, one.forwards, one.tokens, experiment.policy, one.account, **numbers))
         return records
 
 
