@@ -20,7 +20,7 @@ from sinkscope.base.errors import CheckpointError
 from sinkscope.base.fast import fast
 from sinkscope.base.files import fit
 from sinkscope.models.checkpoint import ROTATION, Checkpoint, StoredParts, fill
-from sinkscope.models.family import Family, SpecialIds, read_ids
+from sinkscope.models.family import Family
 from sinkscope.models.settings import USUAL, check_settings
 
 
@@ -101,15 +101,11 @@ class BackboneFamily(Family):
         backbone: transformers' name of the network, such as "Qwen2".
         only: settings of config.json that change the network → the values that released models use, besides ONLY.
         reads: settings that `settings` reads, besides the usual ones; any other that is on is refused (see models.settings).
-        ids, texts, orders: official special ids, texts of their tokens, and where they are looked for (see `read_ids`).
     """
 
     backbone: str = ""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict, hash=False)
     reads: tuple[str, ...] = ()
-    ids: Mapping[str, int] = field(default_factory=dict, hash=False)
-    texts: Mapping[str, str] = field(default_factory=dict, hash=False)
-    orders: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def backbone_of(self, checkpoint: Checkpoint) -> str:
         """transformers' name of a checkpoint's network."""
@@ -202,9 +198,6 @@ class BackboneFamily(Family):
         self.finish(checkpoint, network, device)
         built: nn.Module = network
         return built
-
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        return read_ids(checkpoint, tokenizer, self.ids, {"eot": "<|im_end|>", **self.texts}, self.orders)
 
 
 ROUTING = (

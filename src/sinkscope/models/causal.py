@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from sinkscope.base.files import one_line
 from sinkscope.base.text import listed
 from sinkscope.models.backbone import BackboneFamily
 from sinkscope.models.checkpoint import LISTED, ORIGINAL, Checkpoint, complain
-from sinkscope.models.family import FAMILIES, Family, SpecialIds, read_ids
+from sinkscope.models.family import FAMILIES, TEXT_ORDERS, Family
 from sinkscope.models.settings import check_computing
 
 MEDIA = ("vision", "audio")
@@ -39,15 +38,8 @@ LLAMA = BackboneFamily("causal", causal=True, backbone="Llama")
 """Llama's network, filled tensor by tensor, for what another distribution changes in it."""
 
 
-@dataclass(frozen=True)
 class Causal(Family):
     """Every causal model on the hub whose architecture is part of transformers."""
-
-    name: str = "causal"
-    about: str = "any causal model of transformers: next-token prediction with a KV cache"
-    label: str = "autoregressive"
-    causal: bool = True
-    probed: bool = True
 
     def config(self, checkpoint: Checkpoint) -> Any:
         return architecture(checkpoint)[1].get_text_config()
@@ -67,15 +59,6 @@ class Causal(Family):
             if has_llama_layers(network):
                 lay_side_by_side(network)
         return network
-
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        return text_ids(checkpoint, tokenizer, "<|eot_id|>")
-
-
-def text_ids(checkpoint: Checkpoint, tokenizer: Any, turn_text: str) -> SpecialIds:
-    """Ids from generation_config.json (it may name several eos ids), config.json, its text config and the tokenizer; no mask."""
-    orders = dict.fromkeys(("eos", "bos", "pad"), "gcxt") | {"mask": ""}
-    return read_ids(checkpoint, tokenizer, texts={"eot": turn_text}, orders=orders)
 
 
 def pretrained(
@@ -268,4 +251,14 @@ def _quiet(bars: bool) -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-FAMILY = FAMILIES.add(Causal())
+FAMILY = FAMILIES.add(
+    Causal(
+        name="causal",
+        about="any causal model of transformers: next-token prediction with a KV cache",
+        label="autoregressive",
+        causal=True,
+        probed=True,
+        texts={"eot": "<|eot_id|>"},
+        orders=TEXT_ORDERS,
+    )
+)

@@ -10,7 +10,7 @@ float32 (tests/golden/diffusion_gemma).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import NoneType
 from typing import Any
 
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from sinkscope.attention.context import current, forward
 from sinkscope.base.errors import CheckpointError, nearest
-from sinkscope.models.causal import pretrained, text_ids
+from sinkscope.models.causal import pretrained
 from sinkscope.models.checkpoint import ORIGINAL, Checkpoint
-from sinkscope.models.family import FAMILIES, Family, SpecialIds
+from sinkscope.models.family import FAMILIES, TEXT_ORDERS, Family
 from sinkscope.models.settings import check_settings
 
 TEXT_SIZES = (
@@ -35,27 +35,14 @@ OLDER = ("global_head_dim", "num_global_key_value_heads", "per_layer_config")
 """Settings that the text network's class reads besides its own."""
 
 
-@dataclass(frozen=True)
 class DiffusionGemma(Family):
     """The DiffusionGemma family (google/diffusiongemma-26B-A4B-it)."""
-
-    name: str = "diffusion_gemma"
-    about: str = "a canvas of random tokens, denoised behind a causal encoder; Gemma 4 with a mixture of experts"
-    label: str = "block diffusion from uniform noise (as DiffusionGemma)"
-    model_types: tuple[str, ...] = ("diffusion_gemma",)
-    counts_padding: bool = True
-    mixed: bool = True
-    passes: int = 2
 
     def config(self, checkpoint: Checkpoint) -> Any:
         return _architecture(checkpoint)[1].text_config
 
     def build(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> nn.Module:
         return pretrained(checkpoint, *_architecture(checkpoint), device, dtype)
-
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Ids from generation_config.json, the text config and the tokenizer; none is a mask."""
-        return text_ids(checkpoint, tokenizer, "<turn|>")
 
     def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """The last hidden states [B, Q, width]: of the encoder for a cache that stores, else of the canvas.
@@ -151,4 +138,16 @@ def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
     return transformers.DiffusionGemmaForBlockDiffusion, config
 
 
-FAMILY = FAMILIES.add(DiffusionGemma())
+FAMILY = FAMILIES.add(
+    DiffusionGemma(
+        name="diffusion_gemma",
+        about="a canvas of random tokens, denoised behind a causal encoder; Gemma 4 with a mixture of experts",
+        label="block diffusion from uniform noise (as DiffusionGemma)",
+        model_types=("diffusion_gemma",),
+        counts_padding=True,
+        mixed=True,
+        passes=2,
+        texts={"eot": "<turn|>"},
+        orders=TEXT_ORDERS,
+    )
+)

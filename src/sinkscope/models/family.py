@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -77,6 +76,7 @@ class Family:
         shifted: the raw logits at position j predict token j + 1, as a causal model's do.
         counts_padding: positions are 0..S−1 whatever is padded; otherwise they count from the first real token, padding at 1.
         chat_template: replaces the tokenizer's; None: the tokenizer's own.
+        ids, texts, orders: official special ids, texts of their tokens, and where they are looked for (see `read_ids`).
     """
 
     name: str = ""
@@ -96,6 +96,9 @@ class Family:
     shifted: bool = False
     counts_padding: bool = False
     chat_template: str | None = None
+    ids: Mapping[str, int] = field(default_factory=dict, hash=False)
+    texts: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict, hash=False)
+    orders: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def known(self) -> tuple[KnownCheckpoint, ...]:
@@ -128,8 +131,8 @@ class Family:
             number_layers(network)
 
     def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        """Special ids, from the checkpoint first, then the tokenizer, then the official ones."""
-        raise NotImplementedError
+        """Special ids, from the checkpoint first, then the tokenizer, then the official ones, unless `orders` says otherwise."""
+        return read_ids(checkpoint, tokenizer, self.ids, {"eot": "<|im_end|>", **self.texts}, self.orders)
 
     def block(self, checkpoint: Checkpoint) -> int | None:
         """Columns of the blocks that a plain forward's attention stands in; None: it looks at everything."""
@@ -237,14 +240,16 @@ ID_ORDERS = {"mask": "cgto", "eos": "cgtop", "bos": "cgt", "pad": "cgte", "eot":
 """Where each special id is looked for, first to last. c: config.json, x: its text_config, g: generation_config.json, t: the
 tokenizer (its attribute, else a token's text), o: the official id, where the vocabulary has it, p: the pad of config.json, e: the
 ids that end a text."""
+TEXT_ORDERS = {"mask": "", "eos": "gcxt", "bos": "gcxt", "pad": "gcxt"}
+"""Those of models without a mask token, whose generation_config.json may name several ids that end a text."""
 
 
 def read_ids(
     checkpoint: Checkpoint,
     tokenizer: Any,
-    official: Mapping[str, int] = MappingProxyType({}),
-    texts: Mapping[str, str | tuple[str, ...]] = MappingProxyType({}),
-    orders: Mapping[str, str] = MappingProxyType({}),
+    official: Mapping[str, int],
+    texts: Mapping[str, str | tuple[str, ...]],
+    orders: Mapping[str, str],
 ) -> SpecialIds:
     """The special ids of a checkpoint: the first that is found.
 

@@ -164,12 +164,11 @@ def resolve_device(device: str) -> torch.device:
     except RuntimeError as error:
         raise InputError(f"device {name!r} is not known; use auto, cpu, cuda, cuda:0 or mps") from error
     if asked.type == "cuda":
-        if not torch.cuda.is_available():
+        usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (asked.index or 0) >= usable:
             raise InputError(
-                "device cuda was asked for, but this machine has no usable CUDA GPU; use device cpu or auto"
+                f"device {name} was asked for, but this machine has {usable or 'no'} usable CUDA GPUs; use device cpu or auto"
             )
-        if asked.index is not None and asked.index >= torch.cuda.device_count():
-            raise InputError(f"device {name} was asked for, but there are only {torch.cuda.device_count()} GPUs")
         return torch.device("cuda", torch.cuda.current_device() if asked.index is None else asked.index)
     if asked.type == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps was asked for, but this machine has none; use device cpu or auto")

@@ -7,34 +7,21 @@ prompts of other lengths run by themselves. Tested against transformers' eager a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sinkscope.attention.visibility import Padded
 from sinkscope.models.causal import architecture, pretrained
 from sinkscope.models.checkpoint import Checkpoint
-from sinkscope.models.family import FAMILIES, Family, Padding, SpecialIds, read_ids
+from sinkscope.models.family import FAMILIES, Family
 
 UNUSED = ("pooler", "seq_relationship", "position_ids")
 """Parts of the names of weights that other heads use; they are often stored beside."""
 
 
-@dataclass(frozen=True)
 class Masked(Family):
     """Encoders whose architecture is …ForMaskedLM."""
-
-    name: str = "masked"
-    about: str = (
-        "any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop"
-    )
-    label: str = "masked language model"
-    padded: Padded = "keys"
-    padding: Padding = "apart"
-    bounded: bool = True
-    probed: bool = True
 
     def claims(self, checkpoint: Checkpoint) -> bool:
         named = checkpoint.config.get("architectures")
@@ -49,9 +36,6 @@ class Masked(Family):
         self.adopt(network)
         return network
 
-    def special_ids(self, checkpoint: Checkpoint, tokenizer: Any) -> SpecialIds:
-        return read_ids(checkpoint, tokenizer, texts={"mask": ("[MASK]", "<mask>"), "eot": "<|im_end|>"})
-
     def states(self, network: Any, ids: Tensor, real: Tensor | None, positions: Tensor, cache: Any = None) -> Tensor:
         """Logits [B, S, V]: the network makes its own positions, and its head belongs to it."""
         logits: Tensor = network(input_ids=ids, attention_mask=None if real is None else real.long()).logits
@@ -62,4 +46,15 @@ class Masked(Family):
         return hidden
 
 
-FAMILY = FAMILIES.add(Masked())
+FAMILY = FAMILIES.add(
+    Masked(
+        name="masked",
+        about="any masked language model of transformers (BERT, RoBERTa, ModernBERT, ESM, …), decoded by LLaDA's loop",
+        label="masked language model",
+        padded="keys",
+        padding="apart",
+        bounded=True,
+        probed=True,
+        texts={"mask": ("[MASK]", "<mask>")},
+    )
+)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
+from operator import and_
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.textform import Notation
@@ -31,11 +33,8 @@ def parse_policy(text: str) -> Policy | None:
         raise InputError(f"a policy is a text such as top:5@layer, got {text!r}; allowed are {allowed()}")
     if text.strip() == "none":
         return None
-    policy: Policy | None = None
-    for part in _split(text):
-        rule: Rule = NOTATION.read(part.strip())
-        policy = rule if policy is None else policy & rule
-    return policy
+    rules: list[Policy] = [NOTATION.read(part.strip()) for part in _split(text)]
+    return reduce(and_, rules)
 
 
 def as_policy(policy: Policy | str | None) -> Policy | None:
