@@ -38,7 +38,9 @@ def plot_heat_map(
     unit = common_unit(traces)[1]
     table = heat_table(traces, sample, layers, heads)
     top = float(np.nanquantile(table["received"], 0.9995))
-    figure = look.heat_panels(table, "step", "position", "received", top=top, label=unit, width=width, height=height)
+    figure = look.heat_panels(
+        table, "trace", "step", "position", "received", top=top, label=unit, width=width, height=height
+    )
     return look.finished("figure_1", figure, table, scores=scores_text(traces))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from sinkscope.inspection.survey import LAYER_WORDS, PATCHES, patched, probes
@@ -58,9 +57,8 @@ def _dots(axes: Any, rows: pd.DataFrame, label: str) -> None:
         part = rows[rows["place"] == place].dropna(subset="value")
         if len(part):
             y = [names.index(name) + shift for name in part["measure"]]
-            apart = np.clip(np.stack([part["value"] - part["low"], part["high"] - part["value"]]), 0, None)
-            look_of = {"fmt": "o", "markersize": 3, "linewidth": 0.8, "color": COLOURS[place]}
-            axes.errorbar(part["value"], y, xerr=np.nan_to_num(apart), **look_of)
+            bounds = (part[name] for name in ("value", "low", "high"))
+            look.intervals(axes, y, bounds, flat=True, fmt="o", markersize=3, linewidth=0.8, color=COLOURS[place])
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=label)
     if names:
         axes.set_ylim(len(names) - 0.5, -0.5)

@@ -26,8 +26,7 @@ def plot_layer_head(traces: Any) -> look.PaperFigure:
 
     percent, unit = common_unit(traces)
     table = by_trace(traces, rows)
-    top, label = float(table["main_sink"].max()), unit
-    figure = look.heat_panels(table, "layer", "head", "main_sink", top=top, label=label, height=2.8)
+    figure = look.heat_panels(table, "trace", "layer", "head", "main_sink", label=unit, height=2.8)
     strongest = [part.nlargest(1, "main_sink") for _, part in table.groupby("trace", sort=False)]
     seen = look.several(
         f"{row['trace'].iloc[0]}: {head_text(row)} with {row['main_sink'].iloc[0]:.1f} {unit}" for row in strongest

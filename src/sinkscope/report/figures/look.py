@@ -1,7 +1,7 @@
-"""What every figure has: style, colours of received attention, sheets, two forms that several share, and `PaperFigure`.
+"""What every figure has: style, colours of received attention, sheets, what several draw alike, and `PaperFigure`.
 
-`heat` draws a grid of received attention, `attention_maps` maps side by side. A
-`PaperFigure` is the picture, the data behind it and a caption; saved as SVG, PDF, CSV and text.
+`heat_panels` draws grids of received attention side by side, `intervals` values with their intervals. A `PaperFigure` is the
+picture, the data behind it and a caption; saved as SVG, PDF, CSV and text.
 """
 
 from __future__ import annotations
@@ -164,83 +164,71 @@ def received_ticks(top: float) -> list[int]:
     return [0, *(powers if len(powers) < 6 else powers[::2])]
 
 
-def heat(axes: Any, table: pd.DataFrame, row: str, column: str, value: str, top: float) -> Any:
-    """A long table as a grid of colours, the first row on top; cells that the table lacks are white."""
+def colours(ramp: Sequence[str] = RAMP, bad: Any = "#ffffff") -> Any:
+    """The colours of received attention; bad: where there is none."""
     from matplotlib.colors import LinearSegmentedColormap
 
+    return LinearSegmentedColormap.from_list("received", list(ramp)).with_extremes(bad=bad)
+
+
+def heat(axes: Any, table: pd.DataFrame, row: str, column: str, value: str, top: float) -> Any:
+    """A long table as a grid of colours, the first row on top; cells that the table lacks are white."""
     wide = table.pivot_table(index=row, columns=column, values=value, sort=True)
-    colours = LinearSegmentedColormap.from_list("received", RAMP).with_extremes(bad="#ffffff")
     across, down = wide.columns.to_numpy(), wide.index.to_numpy()
     edges = (across[0] - 0.5, across[-1] + 0.5, down[-1] + 0.5, down[0] - 0.5)
     picture = axes.imshow(
-        wide.to_numpy(dtype=float), norm=received_norm(top), cmap=colours, extent=edges, rasterized=True
+        wide.to_numpy(dtype=float), norm=received_norm(top), cmap=colours(), extent=edges, rasterized=True
     )
     for side in ("top", "right"):
         axes.spines[side].set_visible(True)
     return picture
 
 
-def colour_bar(figure: Figure, picture: Any, axes: Any, top: float, label: str, **options: Any) -> None:
-    """The scale of `heat`."""
-    bar = figure.colorbar(picture, ax=axes, label=label, **options)
-    bar.set_ticks(received_ticks(top))
-    bar.minorticks_off()
+def heat_panels(
+    table: pd.DataFrame, by: str, row: str, column: str, value: str, *, label: str, top: float | None = None,
+    across: int | None = None, width: float | None = None, height: float = 2.5,
+) -> Figure:  # fmt: skip
+    """A grid of colours for each value of the column `by`, with one scale for all; arrows point at the columns in `mark`.
+
+    top: where the scale ends; None: at the largest value. across: panels side by side. width: of the figure; height: of a line.
+    """
+    parts = {str(name): part for name, part in table.groupby(by, sort=False)}
+    top = float(table[value].max()) if top is None else top
+    lines = -(-len(parts) // (across or BESIDE))
+    across = across or -(-len(parts) // lines)
+    with style():
+        figure, axes = sheet(lines, across, width or (COLUMN if len(parts) == 1 else PAGE), height * lines)
+        picture: Any = None
+        for number, (name, part) in enumerate(parts.items()):
+            axis = axes.flat[number]
+            picture = heat(axis, part, row, column, value, top)
+            axis.set(title=cut(name), xlabel=column, ylabel="" if number % across else row)
+            axis.locator_params(integer=True)
+            first, many = part[row].min(), part[row].nunique()
+            for mark in part["mark"].unique() if "mark" in part else ():
+                axis.annotate(
+                    "", (mark, first - 0.5), (mark, first - 0.06 * many - 0.5), annotation_clip=False,
+                    arrowprops={"arrowstyle": "-|>", "color": "#0072B2", "lw": 1},
+                )  # fmt: skip
+        for spare in axes.flat[len(parts) :]:
+            spare.set_visible(False)
+        bar = figure.colorbar(picture, ax=axes, label=label, pad=0.02)
+        bar.set_ticks(received_ticks(top))
+        bar.minorticks_off()
+    return figure
+
+
+def intervals(axes: Any, places: Any, bounds: Iterable[Any], *, flat: bool = False, **options: Any) -> None:
+    """Values with their intervals, along x (flat) or y. bounds: value, low and high of each place."""
+    value, low, high = (np.asarray(bound, dtype=float) for bound in bounds)
+    # A bound that is not known leaves no half of an interval.
+    known = np.isfinite([value, low, high]).all(axis=0)
+    error = np.where(known, np.clip([value - low, high - value], 0, None), np.nan)
+    points = (value, places) if flat else (places, value)
+    axes.errorbar(*points, **{"xerr" if flat else "yerr": error}, **options)
 
 
 def interval_line(axes: Any, rows: pd.DataFrame, x: str, names: Sequence[str], colour: str, **options: Any) -> None:
     """A line through values with their intervals. names: the columns of value, low and high."""
-    value, low, high = (rows[name].astype(float).to_numpy() for name in names)
-    error = [(value - low).clip(0), (high - value).clip(0)]
     shown = {"fmt": "o-", "markersize": 3, "linewidth": 0.8, "color": colour}
-    axes.errorbar(rows[x], value, yerr=error, **shown, **options)
-
-
-def heat_panels(
-    table: pd.DataFrame, row: str, column: str, value: str, *, top: float, label: str, width: float | None = None,
-    height: float = 2.5,
-) -> Figure:  # fmt: skip
-    """A grid of colours for each value of the column `trace`, side by side, with one scale for all."""
-    parts = {str(name): of_trace for name, of_trace in table.groupby("trace", sort=False)}
-    with style():
-        lines = -(-len(parts) // BESIDE)
-        across = -(-len(parts) // lines)
-        figure, axes = sheet(lines, across, width or (COLUMN if len(parts) == 1 else PAGE), height * lines)
-        picture: Any = None
-        for number, (name, of_trace) in enumerate(parts.items()):
-            place = axes.flat[number]
-            picture = heat(place, of_trace, row, column, value, top)
-            place.set(title=cut(name), xlabel=column, ylabel="" if number % across else row)
-            place.locator_params(integer=True)
-        for spare in axes.flat[len(parts) :]:
-            spare.set_visible(False)
-        colour_bar(figure, picture, axes, top, label, pad=0.02)
-    return figure
-
-
-def attention_maps(table: pd.DataFrame) -> Figure:
-    """One panel for each value of `panel`, in order: query × key, colours in multiples of uniform attention.
-
-    table: panel, step, layer, head, query, key, attention, and mark (the key to point at).
-    """
-    panels = list(dict.fromkeys(table["panel"]))
-    per_row = 2 if len(panels) != 3 else 3
-    lines = -(-len(panels) // per_row)
-    scaled = table.assign(attention=table["attention"] * (int(table["key"].max()) + 1))
-    top = float(scaled["attention"].max())
-    with style():
-        figure, axes = sheet(lines, per_row, PAGE * 0.86, 2.9 * lines)
-        for spare in axes.flat[len(panels) :]:
-            spare.set_visible(False)
-        picture: Any = None
-        for place, name in zip(axes.flat, panels, strict=False):
-            part = scaled[scaled["panel"] == name]
-            picture = heat(place, part, "query", "key", "attention", top)
-            place.set(title=name, xlabel="key", ylabel="query")
-            first, many = part["query"].min(), part["query"].nunique()
-            for mark in part["mark"].unique():
-                place.annotate(
-                    "", (mark, first - 0.5), (mark, first - 0.06 * many - 0.5), annotation_clip=False,
-                    arrowprops={"arrowstyle": "-|>", "color": "#0072B2", "lw": 1},
-                )  # fmt: skip
-        colour_bar(figure, picture, axes, top, "attention × keys (uniform = 1)", shrink=0.8)
-    return figure
+    intervals(axes, rows[x], (rows[name] for name in names), **shown, **options)

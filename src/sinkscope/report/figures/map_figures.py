@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,9 @@ def plot_moving_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     t, move = choice
     marks = int(move["from_position"]), int(move["to_position"])
     maps = map_pair(data, sample, move, ((t, "step", marks[0]), (t + 1, "step", marks[1])))
-    table = pd.concat(maps, ignore_index=True)
-    first, second = table["step"].unique()
-    words = {"head": head_text(table), "first": first, "second": second, "start": marks[0], "goal": marks[1]}
-    return look.finished("figure_4", look.attention_maps(table), table, **words)
+    first, second = (part["step"].iloc[0] for part in maps)
+    words = {"head": head_text(maps[0]), "first": first, "second": second, "start": marks[0], "goal": marks[1]}
+    return _finished("figure_4", maps, **words)
 
 
 def plot_split_sinks(trace: Any, *, sample: int = 0) -> look.PaperFigure:
@@ -53,21 +53,8 @@ def plot_split_sinks(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     Returns:
         Table: as of `plot_moving_sink`.
     """
-    data = only_trace(trace, "figure_6", maps=True)
-    split, gone = _split(data, sample), _vanishing(data, sample)
-    if not split and not gone:
-        raise InputError("figure_6 needs a split sink or one that vanishes, and this trace has neither")
-    seen = ["No head of this trace has split sinks, so (a) is missing."]
-    if split:
-        masked, decided = (int(split[0]["mark"].iloc[i]) for i in (0, -1))
-        seen = [
-            f"(a) {head_text(split[0])}: queries that are still masked have their sink at position {masked}, queries "
-            f"already written at {decided} (arrows)."
-        ]
-    if gone:
-        position = int(gone[0]["mark"].iloc[0])
-        seen.append(f"(b) {head_text(gone[0])}: the sink at position {position} is no sink in the step after.")
-    return _both("figure_6", [*split, *gone], seen)
+    need = "a split sink or one that vanishes, and this trace has neither"
+    return _both("figure_6", trace, sample, (_split, _vanishing), need)
 
 
 def plot_fixed_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
@@ -76,31 +63,36 @@ def plot_fixed_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     Returns:
         Table: as of `plot_moving_sink`.
     """
-    data = only_trace(trace, "figure_8", maps=True)
-    fixed, left = _fixed(data, sample), _leftward(data, sample)
-    if not fixed and not left:
-        raise InputError("figure_8 needs a sink, and this trace has none")
-    seen = []
-    if fixed:
-        position = int(fixed[0]["mark"].iloc[0])
-        seen.append(f"(a) {head_text(fixed[0])}: the sink at position {position} at the two ends of its stay.")
-    if left:
-        start, goal = (int(part["mark"].iloc[0]) for part in left)
-        seen.append(f"(b) {head_text(left[0])}: a sink moves left from position {start} to {goal}.")
-    else:
-        seen.append("No sink of this trace moves to the left, so (b) is missing.")
-    return _both("figure_8", [*fixed, *left], seen)
+    return _both("figure_8", trace, sample, (_fixed, _leftward), "a sink, and this trace has none")
 
 
-def _both(name: str, maps: list[pd.DataFrame], seen: list[str]) -> look.PaperFigure:
+Half = tuple[list[pd.DataFrame], str]
+"""Maps, none where the trace has no such sink; and what is seen in them."""
+
+
+def _both(
+    name: str, trace: Any, sample: int, halves: Sequence[Callable[[xr.Dataset, int], Half]], need: str
+) -> look.PaperFigure:
+    data = only_trace(trace, name, maps=True)
+    shown = [half(data, sample) for half in halves]
+    maps = [one for part, _ in shown for one in part]
+    if not maps:
+        raise InputError(f"{name} needs {need}")
+    return _finished(name, maps, seen=" ".join(filter(None, (seen for _, seen in shown))))
+
+
+def _finished(name: str, maps: list[pd.DataFrame], **words: Any) -> look.PaperFigure:
+    """A panel for each map, query × key, colours in multiples of uniform attention."""
     table = pd.concat(maps, ignore_index=True)
-    return look.finished(name, look.attention_maps(table), table, seen=" ".join(seen))
+    scaled = table.assign(attention=table["attention"] * (int(table["key"].max()) + 1))
+    figure = look.heat_panels(
+        scaled, "panel", "query", "key", "attention", label="attention × keys (uniform = 1)",
+        across=3 if len(maps) == 3 else 2, width=look.PAGE * 0.86, height=2.9,
+    )  # fmt: skip
+    return look.finished(name, figure, table, **words)
 
 
-# ---- which maps: two each, or none where the trace has no such sink
-
-
-def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
+def _split(data: xr.Dataset, sample: int) -> Half:
     run = sample_state(data, sample)
     best, choice = 0.0, None
     for t in range(data.sizes["step"]):
@@ -118,38 +110,46 @@ def _split(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
             keys = [int(np.nanargmax(score[layer, head])) for score in scores]
             best, choice = float(weaker.max()), (t, layer, head, keys)
     if choice is None:
-        return []
+        return [], "No head of this trace has split sinks, so (a) is missing."
     t, layer, head, keys = choice
     part = attention_map(data, sample, t, layer, head, panel="(a) step", mark=-1)
-    first = np.arange(len(part)) < len(part) // 2
-    return [part.assign(mark=np.where(first, run.position[keys[0]], run.position[keys[1]]))]
+    masked, decided = (int(position) for position in run.position[keys])
+    seen = (
+        f"(a) {head_text(part)}: queries that are still masked have their sink at position {masked}, queries "
+        f"already written at {decided} (arrows)."
+    )
+    return [part.assign(mark=np.where(np.arange(len(part)) < len(part) // 2, masked, decided))], seen
 
 
-def _vanishing(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
+def _vanishing(data: xr.Dataset, sample: int) -> Half:
     ended = residences(data.isel(sample=[sample]))
     ended = ended[ended["fate"].isin(["vanished", "moved on"])]
     if ended.empty:
-        return []
+        return [], ""
     row = ended.iloc[int(ended["strength"].argmax())]
     t, position = index_of(data, "step", row["stop"]), row["position"]
-    return map_pair(data, sample, row, ((t, "(b) step", position), (t + 1, "and step", position)))
+    maps = map_pair(data, sample, row, ((t, "(b) step", position), (t + 1, "and step", position)))
+    return maps, f"(b) {head_text(maps[0])}: the sink at position {position} is no sink in the step after."
 
 
-def _fixed(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
+def _fixed(data: xr.Dataset, sample: int) -> Half:
     stays = residences(data.isel(sample=[sample]))
     if stays.empty:
-        return []
+        return [], ""
     row = stays.sort_values(["length", "strength"], ascending=False).iloc[0]
+    position = row["position"]
     first, last = (index_of(data, "step", row[end]) for end in ("start", "stop"))
-    return map_pair(data, sample, row, ((first, "(a) step", row["position"]), (last, "and step", row["position"])))
+    maps = map_pair(data, sample, row, ((first, "(a) step", position), (last, "and step", position)))
+    return maps, f"(a) {head_text(maps[0])}: the sink at position {position} at the two ends of its stay."
 
 
-def _leftward(data: xr.Dataset, sample: int) -> list[pd.DataFrame]:
+def _leftward(data: xr.Dataset, sample: int) -> Half:
     leftward = moves(data.isel(sample=[sample]))
     leftward = leftward[leftward["distance"] < 0]
     if leftward.empty:
-        return []
+        return [], "No sink of this trace moves to the left, so (b) is missing."
     row = leftward.sort_values(["from_position", "distance"], ascending=[False, True]).iloc[0]
     t = index_of(data, "step", row["step"])
-    ends = ((t, "(b) step", row["from_position"]), (t + 1, "next, step", row["to_position"]))
-    return map_pair(data, sample, row, ends)
+    start, goal = row["from_position"], row["to_position"]
+    maps = map_pair(data, sample, row, ((t, "(b) step", start), (t + 1, "next, step", goal)))
+    return maps, f"(b) {head_text(maps[0])}: a sink moves left from position {start} to {goal}."

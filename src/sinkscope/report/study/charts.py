@@ -152,17 +152,12 @@ def draw(axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float
     """Every mark with its interval, along x (flat) or y; values beyond the limits stand at the edge."""
     for marks in series:
         places = [place for place, _ in marks.points]
-        low, high = limits or (-np.inf, np.inf)
         values = np.array([estimate for _, estimate in marks.points], dtype=float).reshape(
             -1, 3
-        )  # none, where nothing is known
-        bounds = np.clip(values.T, low, high)
-        # A bound that is not known leaves no half of an interval.
-        known = np.isfinite(bounds).all(axis=0)
-        error = np.where(known, np.clip([bounds[0] - bounds[1], bounds[2] - bounds[0]], 0, None), np.nan)
+        )  # none: nothing is known
         colour, inside = PAPER[marks.colour], PAPER["surface" if marks.hollow else marks.colour]
-        axes.errorbar(
-            *((bounds[0], places) if flat else (places, bounds[0])), **{"xerr" if flat else "yerr": error}, fmt=marks.marker,
+        look.intervals(
+            axes, places, np.clip(values.T, *(limits or (-np.inf, np.inf))), flat=flat, fmt=marks.marker,
             linestyle=marks.line or "none", color=colour, label=visible(marks.label), markersize=6, linewidth=1.6, elinewidth=1.6,
             markerfacecolor=inside,
         )  # fmt: skip
@@ -234,7 +229,6 @@ def _plain(element: ElementTree.Element, mark: str, variables: Mapping[str, str]
 
 def heat(table: pd.DataFrame, ramp: Sequence[str]) -> str:
     """Received attention by step (downwards) and position as the address of a PNG, a pixel for each cell; its own scale."""
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.image import imsave
 
     wide = table.pivot_table(index="step", columns="position", values="received").to_numpy(dtype=float)
@@ -243,7 +237,6 @@ def heat(table: pd.DataFrame, ramp: Sequence[str]) -> str:
         every = -(-wide.shape[axis] // MOST)
         starts = np.arange(0, wide.shape[axis], every)
         wide = np.fmax.reduceat(wide, starts, axis=axis)
-    colours = LinearSegmentedColormap.from_list("received", list(ramp)).with_extremes(bad=(0, 0, 0, 0))
     picture = io.BytesIO()
-    imsave(picture, colours(look.received_norm(top)(np.ma.masked_invalid(wide))), format="png")
+    imsave(picture, look.colours(ramp, (0, 0, 0, 0))(look.received_norm(top)(np.ma.masked_invalid(wide))), format="png")
     return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
