@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from sinkscope.report.payload import LEFT_OUT, Array, Coded
+from sinkscope.report.payload import LEFT_OUT, Array
 
 
-def values_of(coded: Coded) -> Array:
+def values_of(codes: Array, scale: float) -> Array:
     """The scores that a reader gets back, float64, NaN where there is none."""
-    found = np.expm1(coded.codes * coded.scale)
-    return np.asarray(np.where(coded.codes >= LEFT_OUT, np.nan, found))
+    return np.asarray(np.where(codes >= LEFT_OUT, np.nan, np.expm1(codes * scale)))
 
 
 def unpack(packed: dict[str, Any]) -> Array:

@@ -23,26 +23,26 @@ from tests.sinks.test_modes import alternating
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.report.html import embedded_json, viewer_page, viewer_parts, viewer_script, viewer_style, write_viewer
-from sinkscope.report.payload import MISSING, MOST_RESIDENCES, Coded, mixed, pack, pack_coded, quantise, views
+from sinkscope.report.html import asset, embedded_json, viewer_page, viewer_parts, viewer_script, write_viewer
+from sinkscope.report.payload import MISSING, MOST_RESIDENCES, mixed, pack, pack_coded, quantise, views
 from sinkscope.sinks import detect, layer_head_map, paths, residences, step_position_map
 
 
 def decoded(packed: dict[str, Any]) -> np.ndarray:
-    return values_of(Coded(unpack(packed), packed["scale"], packed["error"]))
+    return values_of(unpack(packed), packed["scale"])
 
 
 @given(arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(0, 2000, width=32) | st.just(float("nan"))))
 def test_quantised_scores_keep_the_error_that_is_stated(values):
-    coded = quantise(values)
-    back = values_of(coded)
+    codes, scale, error = quantise(values)
+    back = values_of(codes, scale)
     assert np.array_equal(np.isnan(back), np.isnan(values))
     real = ~np.isnan(values)
     off = np.abs(back[real] - values[real]) / (1 + values[real])
-    assert (off <= coded.error * (1 + 1e-4) + 1e-6).all()
+    assert (off <= error * (1 + 1e-4) + 1e-6).all()
     # Half a step of a log scale with 253 steps: under 1.6 % even for a score of 2000.
     top = values[real].max(initial=1e-3)
-    assert coded.error <= np.expm1(np.log1p(max(top, 1e-3)) / 506) + 1e-9
+    assert error <= np.expm1(np.log1p(max(top, 1e-3)) / 506) + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_page_allows_its_own_script_and_style_and_nothing_else():
 
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == digest(viewer_script())
-    assert rules["style-src"] == digest(viewer_style())
+    assert rules["style-src"] == digest(asset("viewer/viewer.css"))
     assert "connect-src" not in rules
     assert page.count("<script") == 2
     assert page.count("</script>") == 2

@@ -20,10 +20,11 @@ from tests.report import studies
 from sinkscope.base.errors import InputError
 from sinkscope.cli.study_outcome import outcome_lines
 from sinkscope.report.figures import look
+from sinkscope.report.html import LONGEST, spelled
 from sinkscope.report.study import charts, drawing, make_report, matrix, overview, scores, source
 from sinkscope.report.study.cells import Cell, columns_table, value
 from sinkscope.report.study.charts import Series
-from sinkscope.report.study.page import LONGEST, environment, report_page, sections, spelled
+from sinkscope.report.study.page import environment, report_page, sections
 from sinkscope.statistics import Estimate
 from sinkscope.study import spec, tables
 from sinkscope.study.measured import Studied, collect, diagnoses
@@ -246,7 +247,7 @@ def test_few_documents_are_said_to_be_too_few(planted: Path):
     few = {name: frame.copy() for name, frame in found.frames.items()}
     few["results"]["n"] = 4
     few["records"] = few["records"][few["records"]["index"] < 4]
-    few |= tables.verdicts(few, {name: Studied(family) for name, family in found.families.items()})
+    few |= tables.verdicts(few, {name: Studied(about["family"]) for name, about in found.manifest["models"].items()})
     page = report_page(replace(found, frames=few))
     assert "Too few documents: 4 cannot tell a loss from chance" in page
     assert "costs is undecided: 4 documents are too few" in page
@@ -287,7 +288,7 @@ def data(judged: questions.Judged) -> dict[str, list[object]]:
 
 def test_the_page_shows_the_verdicts_of_the_tables_and_decides_nothing(planted: Path):
     found = source.read(planted)
-    models = {name: Studied(family, published=True) for name, family in found.families.items()}
+    models = {name: Studied(about["family"], published=True) for name, about in found.manifest["models"].items()}
     measured = collect(found.frames, models)
     assert data(found.judged) == data(questions.judge(measured))
     for model, told in diagnoses(measured).items():

@@ -140,10 +140,10 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it:
 def draw(source: Path, out: Path, only: str, force: bool) -> Saved:
     """Draw what the traces, or the study, allow."""
     from sinkscope.report.figures import save_all
-    from sinkscope.report.study.drawing import is_study, save_study
+    from sinkscope.report.study.drawing import save_study
 
     chosen = [word for word in only.replace(" ", "").split(",") if word]
-    if is_study(source):
+    if (source / "study.toml").is_file():
         return save_study(source, out, chosen, force=force)
     traces = {name: ss.Trace.open(path) for name, path in find_traces(source).items()}
     return save_all(traces, out, only=chosen, force=force)

@@ -1,5 +1,8 @@
 """Pages in one file: the viewer's own script and style inlined, data as JSON that cannot become markup, no network.
 
+Templates escape every text that is not markup of theirs. Characters that are invisible or turn the direction of the text are
+spelled out, so that a hostile name can neither become markup nor disguise what stands beside it.
+
 `viewer_page` is a whole page for one or two traces; `viewer_parts` gives a report the pieces to embed the same view.
 """
 
@@ -7,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import os
 from collections.abc import Sequence
@@ -16,13 +18,19 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from sinkscope.base.errors import InputError
 from sinkscope.base.files import write_atomically
 from sinkscope.base.sink_rule import EPSILON
+from sinkscope.base.text import visible
 from sinkscope.base.version import __version__
 
 SCRIPTS = ("colour", "data", "pen", "pictures", "tokens", "panel", "difference", "viewer")
 """Files of the viewer, in the order in which they are joined: each uses what stands before it."""
+LONGEST = 2_000
+"""Characters of one text that a template shows; what is cut is said."""
 
 
 class PageParts(NamedTuple):
@@ -34,20 +42,15 @@ class PageParts(NamedTuple):
 
 
 @cache
-def viewer_file(name: str) -> str:
-    """A file of the viewer's folder."""
-    return (files("sinkscope.report") / "viewer" / name).read_text(encoding="utf-8")
+def asset(name: str) -> str:
+    """A file of this package."""
+    return (files("sinkscope.report") / name).read_text(encoding="utf-8")
 
 
 def viewer_script() -> str:
     """The viewer as one script in its own scope; it mounts itself on every element with data-sinkscope."""
-    joined = "\n".join(viewer_file(f"{name}.js") for name in SCRIPTS)
+    joined = "\n".join(asset(f"viewer/{name}.js") for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{joined}\n}})();\n'
-
-
-def viewer_style() -> str:
-    """The viewer's style sheet."""
-    return viewer_file("viewer.css")
 
 
 def embedded_json(value: Any) -> str:
@@ -77,6 +80,29 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
+@cache
+def environment() -> Environment:
+    """Templates that escape, and say when a name is missing."""
+    folder = Path(__file__).parent
+    return Environment(
+        loader=FileSystemLoader([folder / "viewer", folder / "study" / "templates"]), autoescape=True,
+        undefined=StrictUndefined, finalize=spelled, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+
+
+def spelled(value: Any) -> Any:
+    """What a template shows of a value: markup as it is; of a text nothing invisible, and at most `LONGEST` characters.
+
+    >>> spelled("a\\u202eb")
+    'a⟨U+202E⟩b'
+    """
+    if value is None or isinstance(value, Markup):
+        return value or ""
+    text = str(value)
+    cut = f"… ({len(text):,} characters)" if len(text) > LONGEST else ""
+    return visible(text[:LONGEST]) + cut
+
+
 def page(
     title: str,
     body: str,
@@ -88,15 +114,8 @@ def page(
 ) -> str:
     """A whole document. body is markup: escape everything in it that is not. kind: the class of the body element."""
     policy = content_policy(scripts=scripts, styles=styles, connect=connect)
-    style = "".join(f"<style>{text}</style>\n" for text in styles)
-    script = "".join(f"<script>{text}</script>\n" for text in scripts)
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<title>{html.escape(title)}</title>\n{style}</head>\n"
-        f'<body class="{html.escape(kind)}">\n{body}\n{script}</body>\n</html>\n'
-    )
+    document = environment().get_template("document.jinja")
+    return document.render(title=title, policy=policy, styles=styles, scripts=scripts, kind=kind, body=body) + "\n"
 
 
 def viewer_parts(
@@ -128,7 +147,7 @@ def viewer_parts(
         f' data-host="{"on" if hosted else "off"}"></div>\n'
         f'<script type="application/json" id="{name}-data">{data}</script>'
     )
-    return PageParts(body, viewer_style(), viewer_script())
+    return PageParts(body, asset("viewer/viewer.css"), viewer_script())
 
 
 def viewer_page(
@@ -153,8 +172,7 @@ def viewer_page(
         embedded += [{**view, "other": True} for view in beside]
     parts = viewer_parts(embedded, compare=other is not None, address=not hosted, hosted=hosted)
     title = " and ".join(dict.fromkeys(str(view["name"]) for view in embedded))
-    body = viewer_file("page.html").rstrip("\n")
-    body = body.format(view=parts.body, epsilon=epsilon, version=html.escape(__version__))
+    body = environment().get_template("page.jinja").render(view=parts.body, epsilon=epsilon, version=__version__)
     kind = "viewer hosted" if hosted else "viewer"
     return page(f"{title} · sinkscope", body, scripts=[parts.script], styles=[parts.style], kind=kind)
 

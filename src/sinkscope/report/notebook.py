@@ -14,7 +14,7 @@ from typing import Any
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.text import html_table, visible
-from sinkscope.report.html import viewer_file, viewer_page
+from sinkscope.report.html import asset, viewer_page
 
 LEAST_HEIGHT = 200
 FACTS = ("model", "revision", "family", "dtype", "decoding", "policy", "seed", "weights_digest")
@@ -56,7 +56,7 @@ def _widget_class() -> Any:
         """The view of a trace. state: step, layer, head, key (indices; −1: mean, or none), score, and the traces a and b."""
 
         # What is synchronised: the page once, and what it shows after every click, from either side.
-        _esm = viewer_file("widget.js")
+        _esm = asset("viewer/widget.js")
         page = traitlets.Unicode().tag(sync=True)
         height = traitlets.Int(760).tag(sync=True)
         state = traitlets.Dict().tag(sync=True)

@@ -15,7 +15,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,15 @@ import xarray as xr
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import token_texts
-from sinkscope.sinks.dataset import decoding_options, head_means, is_causal, labels, sample_state, scores_name
+from sinkscope.sinks.dataset import (
+    decoding_options,
+    head_means,
+    indices_of,
+    is_causal,
+    labels,
+    sample_state,
+    scores_name,
+)
 from sinkscope.sinks.detection import judged_steps
 from sinkscope.sinks.judging import DISTANCE, Judge
 from sinkscope.sinks.kinds import KINDS
@@ -95,7 +103,7 @@ def views(
         if samples is None and made and used + used / len(made) > BUDGET:
             break
         view = _view(data.isel(sample=[sample]), names, chosen, (epsilon, rule, percent), name) | {"file": file}
-        used += _size(view)
+        used += len(json.dumps(view))
         made.append(view)
     for view in made:
         view["samples"] = [len(made), rows]
@@ -113,13 +121,6 @@ def model_name(data: xr.Dataset) -> str:
     return Path(source).name if Path(source).is_absolute() else source
 
 
-def _size(value: Any) -> int:
-    """Characters of all texts in JSON data."""
-    if isinstance(value, (dict, list)):
-        return sum(map(_size, value.values() if isinstance(value, dict) else value))
-    return len(value) if isinstance(value, str) else 0
-
-
 def _score_names(data: xr.Dataset) -> list[str]:
     first = scores_name(data)
     others = [n for n in ("received", "received_raw") if n in data and n != first]
@@ -132,14 +133,7 @@ def _check_heads(data: xr.Dataset, name: str, heads: Sequence[tuple[int, int]]) 
         raise InputError(
             "this trace holds means over heads (level 'layers'), so no head can be embedded; leave out heads"
         )
-    indices = []
-    for layer, head in heads:
-        have = {dim: labels(data, dim).tolist() for dim in ("layer", "head")}
-        for dim, wanted in (("layer", layer), ("head", head)):
-            if wanted not in have[dim]:
-                raise InputError(f"{dim} {wanted} is not in this trace; it has {have[dim][0]} to {have[dim][-1]}")
-        indices.append((have["layer"].index(layer), have["head"].index(head)))
-    return indices
+    return [(indices_of(data, "layer", [layer])[0], indices_of(data, "head", [head])[0]) for layer, head in heads]
 
 
 def _view(
@@ -380,29 +374,24 @@ def _sinks(judge: Judge, epsilon: float, means: bool) -> dict[str, Any]:
 # ---- one byte for a score, text for an array -------------------------------------------------------
 
 
-class Coded(NamedTuple):
-    """codes uint8 of the array's shape; value = exp(code · scale) − 1; error: the largest |decoded − v| / (1 + v) met."""
+def quantise(values: Array) -> tuple[Array, float, float]:
+    """Codes uint8 of the array's shape, the scale, and the largest |decoded − v| / (1 + v) met; decoded = exp(code · scale) − 1.
 
-    codes: Array
-    scale: float
-    error: float
-
-
-def quantise(values: Array) -> Coded:
-    """One byte per score. values: float, any shape, ≥ 0, NaN where there is no key."""
+    values: float, any shape, ≥ 0, NaN where there is no key.
+    """
     top = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
     scale = float(np.log1p(max(top, 1e-3)) / LEVELS)
     missing = np.isnan(values)
     logs = np.log1p(np.where(missing, 0.0, np.maximum(values, 0.0)), dtype=np.float64)
     codes = np.rint(logs / scale)
     error = float(np.abs(np.expm1(np.abs(codes * scale - logs))).max(initial=0.0))
-    return Coded(np.where(missing, MISSING, codes).astype(np.uint8), scale, error)
+    return np.where(missing, MISSING, codes).astype(np.uint8), scale, error
 
 
 def pack_coded(values: Array) -> dict[str, Any]:
     """Quantised and packed, with the scale and the error."""
-    coded = quantise(values)
-    return {**pack(coded.codes, "coded"), "scale": coded.scale, "error": coded.error}
+    codes, scale, error = quantise(values)
+    return {**pack(codes, "coded"), "scale": scale, "error": error}
 
 
 def pack(values: Array, kind: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +193,14 @@ def one_by_one(data: xr.Dataset, use: Array) -> Iterator[xr.Dataset]:
 def labels(data: xr.Dataset, dim: str) -> Array:
     """The coordinate of a dimension, or its index when it has none."""
     return np.asarray(data[dim].values) if dim in data.coords else np.arange(data.sizes[dim])
+
+
+def indices_of(data: xr.Dataset, dim: str, wanted: Iterable[Any]) -> list[int]:
+    """The indices of some labels of a dimension; they must be there."""
+    chosen, have = list(wanted), labels(data, dim).tolist()
+    if missing := [label for label in chosen if label not in have]:
+        raise InputError(f"{dim} {missing[0]} is not in this trace; it has {have[0]} to {have[-1]}")
+    return [have.index(label) for label in chosen]
 
 
 def head_count(data: xr.Dataset, name: str) -> int:

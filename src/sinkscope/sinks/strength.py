@@ -19,6 +19,7 @@ from sinkscope.sinks.dataset import (
     blocks,
     dataset_of,
     head_means,
+    indices_of,
     is_causal,
     labelled,
     labels,
@@ -122,15 +123,8 @@ def step_position_map(
     """
     judge = Judge.of(trace, scores=scores, percent=percent)
     data, name = judge.data, judge.name
-    picked: dict[str, list[int]] = {}
-    for dim, wanted in (("layer", layers), ("head", heads)):
-        if wanted is None or (dim == "head" and head_means(data, name)):
-            continue
-        have = labels(data, dim).tolist()
-        missing = [w for w in wanted if w not in have]
-        if missing:
-            raise InputError(f"{dim} {missing[0]} is not in this trace; it has {have[0]} to {have[-1]}")
-        picked[dim] = [have.index(w) for w in wanted]
+    wanted = {"layer": layers, "head": None if head_means(data, name) else heads}
+    picked = {dim: indices_of(data, dim, chosen) for dim, chosen in wanted.items() if chosen is not None}
     part = data.isel(picked) if picked else data
     part[name].encoding = data[name].encoding
     coords = {dim: labels(data, dim) for dim in ("sample", "step", "key")}

@@ -61,11 +61,18 @@ class Saved:
     left_out: dict[str, str]
 
 
-def save_all(traces: Mapping[str, Any], folder: Path, *, only: Sequence[str] = (), force: bool = True) -> Saved:
+def save_all(
+    traces: Mapping[str, Any],
+    folder: Path,
+    *,
+    maps: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
+    force: bool = True,
+) -> Saved:
     """Saves every figure that the traces allow into a folder.
 
     Args:
-        traces: name → trace.
+        traces: name → trace. maps: those with whole maps, where these are others.
         force: replace files that exist already; False raises InputError before anything is drawn.
     """
     from sinkscope.report.figures.sources import named
@@ -74,19 +81,25 @@ def save_all(traces: Mapping[str, Any], folder: Path, *, only: Sequence[str] = (
     check_names(names)
     if not force:
         check_free(folder, names)
-    loaded = {label: in_memory(data) for label, data in named(dict(traces)).items()} if traces else {}
+    usual, whole = (
+        {label: in_memory(data) for label, data in named(dict(given)).items()} if given else {}
+        for given in (traces, traces if maps is None else maps)
+    )
     made = Saved({}, {})
     for name in names:
-        single = {} if name in TOGETHER else {label: {label: data} for label, data in loaded.items()}
+        loaded = whole if name in MAPS else usual
         if not loaded:
             made.left_out[name] = "it needs a trace"
-        for label, source in (single or {"": loaded}).items() if loaded else ():
-            suffix = file_name(label) if len(single) > 1 else ""
+            continue
+        sources = {"": loaded} if name in TOGETHER else {label: {label: data} for label, data in loaded.items()}
+        for label, source in sources.items():
+            suffix = file_name(label) if len(sources) > 1 else ""
             try:
-                made.files.setdefault(name, []).extend(make(name, source).save(folder, suffix))
+                saved = make(name, source).save(folder, suffix)
+                made.files.setdefault(name, []).extend(saved)
             except InputError as error:
                 made.left_out[name + (f" of {suffix}" if suffix else "")] = str(error)
-    return Saved({name: files for name, files in made.files.items() if files}, made.left_out)
+    return made
 
 
 def check_free(folder: Path, names: Sequence[str]) -> None:

@@ -230,5 +230,5 @@ def intervals(axes: Any, places: Any, bounds: Iterable[Any], *, flat: bool = Fal
 
 def interval_line(axes: Any, rows: pd.DataFrame, x: str, names: Sequence[str], colour: str, **options: Any) -> None:
     """A line through values with their intervals. names: the columns of value, low and high."""
-    shown = {"fmt": "o-", "markersize": 3, "linewidth": 0.8, "color": colour}
+    shown: dict[str, Any] = {"fmt": "o-", "markersize": 3, "linewidth": 0.8, "color": colour}
     intervals(axes, rows[x], (rows[name] for name in names), **shown, **options)

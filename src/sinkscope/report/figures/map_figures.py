@@ -11,9 +11,9 @@ import xarray as xr
 
 from sinkscope.base.errors import InputError
 from sinkscope.report.figures import look
-from sinkscope.report.figures.sources import attention_map, head_text, index_of, map_pair, only_trace
+from sinkscope.report.figures.sources import attention_map, head_text, map_pair, only_trace
 from sinkscope.sinks import moves, residences
-from sinkscope.sinks.dataset import sample_state, scores_name
+from sinkscope.sinks.dataset import indices_of, sample_state, scores_name
 from sinkscope.sinks.split import split_of
 
 FEWEST = 3
@@ -30,7 +30,7 @@ def plot_moving_sink(trace: Any, *, sample: int = 0) -> look.PaperFigure:
     position = data["position"].isel(sample=sample).values
     best, choice = -1.0, None
     for move in moves(data.isel(sample=[sample])).to_dict("records"):
-        t = index_of(data, "step", move["step"])
+        (t,) = indices_of(data, "step", [move["step"]])
         head = data[scores_name(data)].sel(layer=move["layer"], head=move["head"])
         scores = head.isel(sample=sample, step=[t, t + 1]).values
         ends = [np.flatnonzero(position == move[end])[0] for end in ("from_position", "to_position")]
@@ -127,7 +127,7 @@ def _vanishing(data: xr.Dataset, sample: int) -> Half:
     if ended.empty:
         return [], ""
     row = ended.iloc[int(ended["strength"].argmax())]
-    t, position = index_of(data, "step", row["stop"]), row["position"]
+    (t,), position = indices_of(data, "step", [row["stop"]]), row["position"]
     maps = map_pair(data, sample, row, ((t, "(b) step", position), (t + 1, "and step", position)))
     return maps, f"(b) {head_text(maps[0])}: the sink at position {position} is no sink in the step after."
 
@@ -138,7 +138,7 @@ def _fixed(data: xr.Dataset, sample: int) -> Half:
         return [], ""
     row = stays.sort_values(["length", "strength"], ascending=False).iloc[0]
     position = row["position"]
-    first, last = (index_of(data, "step", row[end]) for end in ("start", "stop"))
+    first, last = indices_of(data, "step", row[["start", "stop"]])
     maps = map_pair(data, sample, row, ((first, "(a) step", position), (last, "and step", position)))
     return maps, f"(a) {head_text(maps[0])}: the sink at position {position} at the two ends of its stay."
 
@@ -149,7 +149,7 @@ def _leftward(data: xr.Dataset, sample: int) -> Half:
     if leftward.empty:
         return [], "No sink of this trace moves to the left, so (b) is missing."
     row = leftward.sort_values(["from_position", "distance"], ascending=[False, True]).iloc[0]
-    t = index_of(data, "step", row["step"])
+    (t,) = indices_of(data, "step", [row["step"]])
     start, goal = row["from_position"], row["to_position"]
     maps = map_pair(data, sample, row, ((t, "(b) step", start), (t + 1, "next, step", goal)))
     return maps, f"(b) {head_text(maps[0])}: a sink moves left from position {start} to {goal}."

@@ -11,7 +11,7 @@ import xarray as xr
 
 from sinkscope.base.errors import InputError
 from sinkscope.report.payload import mixed, model_name
-from sinkscope.sinks.dataset import Array, dataset_of, labels
+from sinkscope.sinks.dataset import Array, dataset_of, indices_of, labels
 from sinkscope.sinks.judging import FAR, SEEN, Judge
 
 
@@ -75,13 +75,8 @@ def attention_map(
 
 def map_pair(data: xr.Dataset, sample: int, row: Any, ends: Sequence[tuple[int, str, int]]) -> list[pd.DataFrame]:
     """Two maps of the head of a row of `residences` or `moves`; ends: (step's index, panel, mark) of each."""
-    layer, head = index_of(data, "layer", row["layer"]), index_of(data, "head", row["head"])
+    layer, head = (indices_of(data, dim, [row[dim]])[0] for dim in ("layer", "head"))
     return [attention_map(data, sample, step, layer, head, panel=panel, mark=int(mark)) for step, panel, mark in ends]
-
-
-def index_of(data: xr.Dataset, dim: str, label: Any) -> int:
-    """The place of a label on an axis."""
-    return int(np.flatnonzero(labels(data, dim) == label)[0])
 
 
 def head_text(part: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.text import visible
-from sinkscope.report.figures import FIGURES, MAPS, Saved, check_free, check_names, file_name, look, make, save_all
+from sinkscope.report.figures import Saved, file_name, look, make, save_all
 from sinkscope.report.figures.calibration import plot_calibration
 from sinkscope.report.figures.holdings import plot_holdings
 from sinkscope.report.figures.look import short
@@ -30,11 +30,6 @@ PLOTS: dict[str, Callable[[pd.DataFrame], look.PaperFigure]] = {
 """Table of the study → its figure."""
 BUDGET = 4_000_000
 """Characters of traces that a report embeds; the whole file stays under 5 MB."""
-
-
-def is_study(folder: Path) -> bool:
-    """True for the folder of a study."""
-    return (folder / "study.toml").is_file()
 
 
 def study_figures(source: StudySource) -> Iterator[look.PaperFigure]:
@@ -61,21 +56,14 @@ def save_study(folder: Path, out: Path, only: Sequence[str] = (), *, force: bool
         only: names of figures; default all.
         force: replace files that exist already; False raises InputError before anything is drawn.
     """
-    source, names = read(folder), list(only or FIGURES)
-    check_names(names)
-    if not force:
-        check_free(out, names)
-    files: dict[str, list[Path]] = {}
-    left_out: dict[str, str] = {}
-    for recorded, kind in ((source.exemplars, False), (source.maps, True)):
-        traces = {short(model): trace for model, trace in recorded.items()}
-        wanted = [name for name in names if (name in MAPS) == kind]
-        saved = save_all(traces, out, only=wanted) if wanted else Saved({}, {})
-        files |= saved.files
-        left_out |= saved.left_out
+    source = read(folder)
+    exemplars, maps = (
+        {short(model): trace for model, trace in recorded.items()} for recorded in (source.exemplars, source.maps)
+    )
+    saved = save_all(exemplars, out, maps=maps, only=only, force=force)
     for figure in () if only else study_figures(source):
-        files[figure.name] = figure.save(out)
-    return Saved(files, left_out)
+        saved.files[figure.name] = figure.save(out)
+    return saved
 
 
 def paper(source: StudySource, name: str) -> dict[str, str] | None:

@@ -1,24 +1,20 @@
-"""The page: what each section shows, in their order, rendered from the templates of this folder.
-
-Templates escape every text that is not markup of theirs. Characters that are invisible or turn the direction of the text are
-spelled out, so that a hostile name can neither become markup nor disguise what stands beside it.
-"""
+"""The page: what each section shows, in their order, rendered from the templates of this folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
-from sinkscope.base.text import listed, visible
+from sinkscope.base.text import listed
 from sinkscope.base.version import __version__
+from sinkscope.report import html
 from sinkscope.report.figures import look
 from sinkscope.report.figures.look import short
-from sinkscope.report.html import page, viewer_style
+from sinkscope.report.html import asset, page, viewer_script
 from sinkscope.report.study import matrix, scores, tables, traced
 from sinkscope.report.study.drawing import shown, study_figures, traces
 from sinkscope.report.study.overview import overview
@@ -30,9 +26,6 @@ from sinkscope.study.spec import to_toml
 from sinkscope.tasks.evaluation import confined_by
 from sinkscope.verdicts import wording
 
-TEMPLATES = Path(__file__).parent / "templates"
-LONGEST = 2_000
-"""Characters of one text that are shown; what is cut is said."""
 Shown = Mapping[str, Any] | None
 
 
@@ -80,10 +73,9 @@ def report_page(source: StudySource) -> str:
 
     parts = {section: rendered(section) for section in made}
     body = environment().get_template("report.jinja").render(sections=parts, **known)
-    embedded = next((part["parts"] for section, part in made.items() if section.make is traces), None)
     columns = "".join(f".of-{n} {{ --models: {n}; }} " for n in range(1, len(source.models) + 1))
-    styles = [viewer_style() if embedded is None else embedded.style, _file("style.css"), columns]
-    scripts = [_file("report.js"), *([] if embedded is None else [embedded.script])]
+    styles = [asset("viewer/viewer.css"), asset("study/style.css"), columns]
+    scripts = [asset("study/report.js"), *(viewer_script() for section in made if section.make is traces)]
     return page(f"{source.study.name} · sinkscope study", body, scripts=scripts, styles=styles, kind="report")
 
 
@@ -105,36 +97,14 @@ def sandbox_of(source: StudySource) -> str:
 
 
 @cache
-def _file(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-@cache
 def environment() -> Environment:
-    """Templates that escape, and say when a name is missing."""
-    made = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, finalize=spelled, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    # Pictures are longer than any text may be; parts of the viewer are markup of its own.
-    made.filters |= {"listed": partial(listed, most=look.NAMED), "image": Markup, "markup": Markup}
+    """The templates of pages, with what those of this folder use."""
+    made = html.environment()
+    made.filters["listed"] = partial(listed, most=look.NAMED)
     made.globals |= {
         "wording": wording, "bare": matrix.bare, "short": short, "label": label, "answers_of": answers_of,
     }  # fmt: skip
     return made
-
-
-def spelled(value: Any) -> Any:
-    """What a template shows of a value: markup as it is; of a text nothing invisible, and at most `LONGEST` characters.
-
-    >>> spelled("a\\u202eb")
-    'a⟨U+202E⟩b'
-    """
-    if value is None or isinstance(value, Markup):
-        return value or ""
-    text = str(value)
-    cut = f"… ({len(text):,} characters)" if len(text) > LONGEST else ""
-    return visible(text[:LONGEST]) + cut
 
 
 def answers_of(source: StudySource, question: str) -> dict[str | None, list[str]]:

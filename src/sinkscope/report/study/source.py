@@ -56,11 +56,6 @@ class StudySource:
         return [model.name for model in self.study.models]
 
     @property
-    def families(self) -> dict[str, str]:
-        """Model → family."""
-        return {name: str(facts.get("family", "")) for name, facts in self.manifest.get("models", {}).items()}
-
-    @property
     def made(self) -> str:
         """The day of the last call that worked on it."""
         calls = self.manifest.get("calls") or [{}]
@@ -114,14 +109,11 @@ class StudySource:
     @cached_property
     def judged(self) -> Judged:
         """The verdicts on the paper's claims."""
-        told = verdicts(self.frames, "claims")
-        subjects = {verdict.subject for verdict in told}
-        rows: dict[str, dict[str, list[Verdict]]] = {
-            claim.name: {model: [] for model in self.models if model in subjects} for claim in CLAIMS
-        }
-        for verdict in told:
-            rows[verdict.question][verdict.subject].append(verdict)
-        return {claim: {model: tuple(found) for model, found in row.items()} for claim, row in rows.items()}
+        told: dict[tuple[str, str], list[Verdict]] = {}
+        for verdict in verdicts(self.frames, "claims"):
+            told.setdefault((verdict.question, verdict.subject), []).append(verdict)
+        models = [model for model in self.models if any(model == subject for _, subject in told)]
+        return {claim.name: {model: tuple(told.get((claim.name, model), ())) for model in models} for claim in CLAIMS}
 
     @cached_property
     def diagnoses(self) -> dict[str, dict[str, Verdict]]:
