@@ -16,7 +16,8 @@ import sinkscope as ss
 from sinkscope.attention.context import AttentionCall, ForwardContext
 from sinkscope.attention.fused import attend
 from sinkscope.attention.visibility import Scores, Visibility
-from sinkscope.policies.runtime import Forward, PolicyRuntime
+from sinkscope.policies.forward import Forward
+from sinkscope.policies.runtime import PolicyRuntime
 
 LIKES = [
     ss.MaskTop(3), ss.MaskTop(2, scope="model"), ss.MaskAbove(1.0, scope="layer"), ss.KeepTop(0.6), ss.MaskFirst(2),

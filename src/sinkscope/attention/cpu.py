@@ -138,7 +138,8 @@ def attend_short(scores: Scores, value: Tensor, weights: Tensor | None = None, l
         lse: whether the log-sum-exp of each row is wanted; where keys are masked it comes in any case, with and without them.
     """
     (B, H, Q, _), visibility, masked = scores.query.shape, scores.visibility, scores.masked()
-    bias = key_bias(visibility.real, masked)
+    whole = masked is None and visibility.real is None
+    bias = None if whole else key_bias(visibility.real, masked)
     visible = visibility.rows(0, Q, scores.device) if visibility.blocked else None
     if visible is not None:  # nothing is masked or padded then
         bias = torch.where(visible, 0.0, float("-inf"))

@@ -12,7 +12,6 @@ import typer
 import sinkscope as ss
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import read_extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
@@ -34,7 +33,7 @@ def evaluate(
     task: Annotated[str | None, option("TASK", _TASK)] = None,
     limit: Annotated[int | None, option("N", "only the first N documents; default: all")] = None,
     policy: options.Policy = None,
-    reuse: options.Reuse = None,
+    extra: options.Extra = None,
     decoding: options.DecodingText = None,
     length: options.Length = None,
     steps: options.Steps = None,
@@ -74,7 +73,7 @@ def evaluate(
     refuse(context, "is for answers that are saved: with --grade FOLDER", "again")
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
-    rule, extras = None if policy is None else ss.parse_policy(policy), read_extras({"reuse": reuse})
+    rule, extras = None if policy is None else ss.parse_policy(policy), options.extras_of(extra)
     size = _batch_size(batch_size)
     if no_grade and out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sinkscope.base.errors import InputError
+from sinkscope.base.extras import read_extras
 
 
 def argument(value: str, words: str) -> Any:
@@ -36,6 +37,11 @@ def refuse(context: typer.Context, why: str, *names: str, but: Collection[str] =
             raise InputError(f"{word} {why}")
 
 
+def extras_of(text: str | None) -> dict[str, Any]:
+    """What `Extra` says, as kind → extra."""
+    return read_extras({"reuse": text})
+
+
 SOURCE_HELP = (
     "a folder in the Hugging Face layout, a hub id, or an organism (a small model that we ship: organism/scratch); "
     "…@causal: its causal mode"
@@ -47,7 +53,7 @@ Revision = Annotated[str | None, option("NAME", "branch, tag or commit on the hu
 Family = Annotated[str | None, option("NAME", "the model's family, if its files do not say")]
 MaskId = Annotated[int | None, option("ID", "the mask token, if the model's files do not say")]
 Policy = Annotated[str | None, option("POLICY", "keys to mask: top:5, top:1@layer, random(top:5), window:64,first=4")]
-Reuse = Annotated[str | None, option("RULE", "approximate steps: prefix:8, drift:0.9, fast-dllm")]
+Extra = Annotated[str | None, option("RULE", "approximate steps: prefix:8, drift:0.9, fast-dllm", "--reuse")]
 _DECODING = "options of the model's decoding, such as block=16,temperature=0.5; a wrong one lists them"
 DecodingText = Annotated[str | None, option("NAME=VALUE,…", _DECODING, "--decoding")]
 Length = Annotated[int | None, option("N", "new tokens; of a text that is read: its tokens")]

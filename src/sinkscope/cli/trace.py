@@ -11,7 +11,6 @@ import typer
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
-from sinkscope.base.extras import read_extras
 from sinkscope.cli import options
 from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, prompts_in, read_ids
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
@@ -38,7 +37,7 @@ def trace(
     length: options.Length = None,
     steps: options.Steps = None,
     policy: options.Policy = None,
-    reuse: options.Reuse = None,
+    extra: options.Extra = None,
     seed: Annotated[int | None, option("N", "random seed; several prompts get seed, seed + 1, …")] = None,
     level: Annotated[str, option("NAME", "heads, layers or maps", panel=_RECORDED)] = "heads",
     by_query: Annotated[bool, switch("--by-query", "by kind of querying token", _RECORDED)] = False,
@@ -72,7 +71,7 @@ def trace(
     if out is None:
         raise InputError("--out is missing: where the trace goes, such as --out run.zarr.zip")
     capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
-    rule, extras = None if policy is None else ss.parse_policy(policy), read_extras({"reuse": reuse})
+    rule, extras = None if policy is None else ss.parse_policy(policy), options.extras_of(extra)
     check_out(out, overwrite)
     check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
     with working(f"loading {source}"):

@@ -19,7 +19,8 @@ from sinkscope.base.fast import fast
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step, step_of
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
-from sinkscope.policies.runtime import Forward, PolicyRuntime
+from sinkscope.policies.forward import Forward
+from sinkscope.policies.runtime import PolicyRuntime
 
 T = TypeVar("T")
 

@@ -25,8 +25,9 @@ from sinkscope.models.layers import only
 from sinkscope.models.placement import home
 from sinkscope.models.probe import Attending, probe
 from sinkscope.models.vocabulary import TokenTables
+from sinkscope.policies.forward import Forward
 from sinkscope.policies.policy import Policy, check_policy
-from sinkscope.policies.runtime import Forward, PolicyRuntime
+from sinkscope.policies.runtime import PolicyRuntime
 from sinkscope.policies.text import as_policy
 
 

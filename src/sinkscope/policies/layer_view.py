@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sinkscope.attention import fused
 from sinkscope.attention.distant import block_sinks, forward_sinks, in_blocks
-from sinkscope.attention.key_mask import listed
+from sinkscope.attention.key_mask import KeyMask, listed
 from sinkscope.attention.received import received
 from sinkscope.attention.visibility import Scores, Visibility
 from sinkscope.base.errors import InputError
@@ -157,6 +157,21 @@ class LayerView:
             runtime.chosen[self.number] = AllLayers(keys, layers)
         chosen = runtime.chosen[self.number]
         return chosen.keys[chosen.number(self.layer)]
+
+    def with_lists(self, mask: KeyMask) -> KeyMask:
+        """The mask of this rule alone, as a GPU's kernels want it, where that can be made for all layers at once.
+
+        That is a handful of kernels in place of as many for each layer.
+        """
+        rule, chosen = self.runtime.rules[self.number], self.runtime.chosen.get(self.number)
+        drawn = rule.original is not rule
+        if mask.most is None or chosen is None or drawn or rule.heads is not None or not mask.alike:
+            return mask
+        if not mask.strands_none(self.whole):
+            return mask
+        (indices, used), bias = chosen.for_kernels(mask.most, self.query, self.whole)
+        number = chosen.number(self.layer)
+        return replace(mask, listed=(indices[number], used[number]), bias=bias[number])
 
     def own_scores(self, scope: str) -> Tensor:
         """Float [B, h, K]: this forward's own scores, before anything is masked."""

@@ -7,7 +7,7 @@ and `measure` after it; nothing is left behind in the model.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,42 +17,14 @@ from sinkscope.attention.context import ACTIVE, ALL, NEWEST, AttentionCall
 from sinkscope.attention.distant import settled
 from sinkscope.attention.key_mask import Band, KeyMask
 from sinkscope.attention.visibility import Visibility
-from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
 from sinkscope.policies.account import LayerState, StepAccount, account_of
+from sinkscope.policies.forward import Forward
 from sinkscope.policies.layer_view import AllLayers, LayerView
 from sinkscope.policies.mask_tokens import KnownTokens
 from sinkscope.policies.numbers import wrapped
 from sinkscope.policies.policy import Policy, Rule, ScoredRule
 from sinkscope.policies.scores import ScoreMemory, SinkTeller
-
-
-@dataclass(frozen=True)
-class Forward:
-    """What a policy knows of a forward before it runs.
-
-    Attributes:
-        branches: 2 with guidance. least: real keys that every row has at least, where that is known.
-        active: how many of the last queries give the scores, those of the block that is being denoised; None: all.
-        step: whether it is a step of the loop. One between two steps (a prefill, a block that is stored) is masked by the scores
-            of the step before it, and gives none itself.
-        tokens: Long [B, K]: the token ids so far. masked: Bool [B, Q]: queries at mask tokens. scored: Bool [B|1, Q]: queries
-            whose predictions are read; None: the newest (causal), or those at mask tokens.
-        prefill: the prompt is read into the cache. reading: for its scores only, without the policy.
-        spared: Bool [1, Q]: queries of the prompt, in a forward that also holds what follows; rules with prefill=no leave them
-            alone.
-    """
-
-    branches: int = 1
-    least: int | None = None
-    active: int | None = None
-    step: bool = True
-    tokens: Tensor | None = None
-    masked: Tensor | None = None
-    scored: Tensor | None = None
-    prefill: bool = False
-    reading: bool = False
-    spared: Tensor | None = None
 
 
 class PolicyRuntime:
@@ -198,7 +170,7 @@ class PolicyRuntime:
             return None
         keys: Tensor | None = None
         band: Band | None = None
-        acting, numbers = self._acting_queries(query), []
+        acting, numbers = self.now.queries_of(self.rules[0], self.causal, query), []
         view = LayerView(self, 0, layer, query, key, visibility, scale)
         for number, rule in enumerate(self.rules):
             if not rule.acts(layer, max(0, self.step), self.now.prefill):
@@ -217,26 +189,6 @@ class PolicyRuntime:
             keys = chosen if keys is None else keys | chosen
             numbers.append(number)
         return self._key_mask(keys, band, numbers, acting, view)
-
-    def _acting_queries(self, query: Tensor) -> Tensor | None:
-        """Bool [B|1, Q]: the queries for which keys are masked; None: all."""
-        rule, now, rows = self.rules[0], self.now, None
-        name = rule.queries
-        if name == "masked" or (name == "scored" and now.scored is None and not self.causal):
-            rows = now.masked
-        elif name == "decided":
-            rows = None if now.masked is None else ~now.masked
-        elif (
-            name != "all" and now.scored is not None
-        ):  # where one forward holds many steps, those are the newest of each
-            rows = now.scored
-        elif name != "all":
-            rows = (torch.arange(query.shape[2], device=query.device) == query.shape[2] - 1)[None]
-        if rows is None and name != "all":
-            raise InputError(f"{self.policy}: which queries are {name} is not known in this forward; use ss.generate")
-        if now.spared is not None and rule.prefill is False:
-            rows = ~now.spared if rows is None else rows & ~now.spared
-        return rows
 
     def _key_mask(
         self, keys: Tensor | None, band: Band | None, numbers: list[int], acting: Tensor | None, view: LayerView
@@ -264,16 +216,8 @@ class PolicyRuntime:
             least=now.least if now.branches == 1 else None,
             queries=None if acting is None or visibility.queries == 1 else acting.repeat(now.branches, 1),
         )
-        if not view.query.is_cuda or len(numbers) != 1 or mask.most is None or now.branches > 1:
-            return mask
-        rule, chosen = self.rules[numbers[0]], self.chosen.get(numbers[0])
-        single = mask.alike and rule.heads is None and rule.original is rule
-        if chosen is None or not single or not mask.strands_none(visibility):
-            return mask
-        # Listed and turned into a bias once for all layers: a handful of kernels in place of as many for each.
-        (indices, used), bias = chosen.for_kernels(mask.most, view.query, visibility)
-        number = chosen.number(view.layer)
-        return replace(mask, listed=(indices[number], used[number]), bias=bias[number])
+        single = view.query.is_cuda and len(numbers) == 1 and now.branches == 1
+        return replace(view, number=numbers[0]).with_lists(mask) if single else mask
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Scores are over all real queries, or those of a block; a causal model's are over the last, and come by another way."""
