@@ -58,7 +58,7 @@ READERS = ("startswith", "endswith", "partition", "rpartition", "split", "rsplit
 ROOMS = ("sinks", "statistics", "verdicts", "inspection", "study", "report", "generation", "cli")
 """Folders through which numbers travel from a trace to a page, and in which a text is nobody's input."""
 READ = {
-    "cli/__init__.py": (2, "the name of a module; a warning of a library"),
+    "cli/__init__.py": (3, "the name of a module; a warning and a message of libraries"),
     "cli/inputs.py": (6, "what was typed, and files of prompts"),
     "cli/inspect.py": (1, "the name of a file"),
     "cli/lm_eval.py": (2, "an option; the name of a module"),

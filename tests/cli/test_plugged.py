@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -59,8 +60,11 @@ def test_training_says_how_to_install_it(run: Run, words: tuple[str, ...]) -> No
     assert "pip install sinkscope-train" in error
 
 
-def test_it_is_listed_without_being_installed(run: Run) -> None:
-    assert "pip install sinkscope-train" in " ".join(run({}, "--help")[1].split()).replace("│ │ ", "")
+def test_ten_commands_are_listed_and_training_where_it_is_installed(run: Run) -> None:
+    for points, more in (({}, set()), ({"train": f"{__name__}:app"}, {"train"})):
+        listed = re.findall(r"^│ ([a-z-]+) ", run(points, "--help")[1], re.MULTILINE)
+        assert set(listed) == set(typer.main.get_group(cli.app).commands) | more
+        assert len(listed) <= 10 + len(more)
 
 
 def test_a_command_that_cannot_be_loaded_does_not_take_the_others_with_it(run: Run) -> None:

@@ -15,6 +15,10 @@ TURNS = (
 )
 
 
+UTF8 = 245
+"""Bytes from here on are in no text in UTF-8."""
+
+
 def byte_letters() -> list[str]:
     """The letter that stands for each byte in a byte-level vocabulary."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -24,15 +28,15 @@ def byte_letters() -> list[str]:
 
 
 def checkpoint_with_tokenizer(family: str, folder: Path, template: str | None = None) -> Path:
-    """A copy of a golden checkpoint (512 ids) with tokenizer files: ids 0–255 are bytes, the special ids special tokens."""
+    """A copy of a golden checkpoint with tokenizer files: ids 0–244 are bytes (UTF-8 has no more), special ids special tokens."""
     shutil.copytree(golden.checkpoint(family), folder)
     config = json.loads((folder / "config.json").read_text())
     letters = byte_letters()
-    names = letters + [f"<|{number}|>" for number in range(256, 512)]
+    names = [*letters[:UTF8], *(f"<|{number}|>" for number in range(UTF8, config["vocab_size"]))]
     special = {
         number
         for name, number in config.items()
-        if name.endswith("_token_id") and isinstance(number, int) and number >= 256
+        if name.endswith("_token_id") and isinstance(number, int) and number >= UTF8
     }
     added = [
         {"id": number, "content": names[number], "special": True, "single_word": False, "lstrip": False,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.helpers import golden
+from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 from tests.helpers.tokenizers import golden_with_tokenizer
 from tests.study import small
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
@@ -41,11 +44,16 @@ def quick(folder: Path, out: Path, *more: str) -> dict[str, pd.DataFrame]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["causal", "diffusion", "masked"])
+@pytest.mark.parametrize("kind", ["causal", "diffusion", "block diffusion", "masked"])
 def test_any_language_model_is_read_and_traced(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     if kind == "masked":
         masked_lm(folder)
+    elif kind == "block diffusion":
+        checkpoint_with_tokenizer("fast_dllm_v2", folder)
+        config = json.loads((folder / "config.json").read_text())
+        mask = {"mask_token_id": golden.manifest("fast_dllm_v2")["special_ids"]["mask"]}
+        (folder / "config.json").write_text(json.dumps(config | mask))
     else:
         golden_with_tokenizer({"causal": "llama", "diffusion": "llada"}[kind], folder)
     tables = quick(folder, tmp_path / "out")

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from sinkscope.base.masked import Masked
 from sinkscope.statistics import CLEARANCE, Estimate
 from sinkscope.verdicts import Measure, Number, Reason, Side, Status, Verdict, certain, decide
 from sinkscope.verdicts.verdict import point
-from sinkscope.verdicts.wording import bounded_below, counted, evidence, of_model, why
+from sinkscope.verdicts.wording import SHORT, bounded_below, counted, evidence, of_model, short, why
 
 ABOVE, BELOW = Side.ABOVE, Side.BELOW
 
@@ -71,6 +72,19 @@ def test_numbers_are_found_by_their_measure() -> None:
     assert VERDICT.decided
     assert VERDICT.number(Measure.STRONGEST) == VERDICT.numbers[0].estimate
     assert VERDICT.number(Measure.HITS) is None
+
+
+def test_a_line_of_a_terminal_ends_with_a_whole_word() -> None:
+    long = replace(VERDICT, reason=Reason.STRONGEST_MISSED, status=Status.UNDECIDED)
+    whole, said = evidence(replace(long, numbers=())), short(long)
+    assert len(said) <= SHORT < len(whole)
+    assert said.endswith(" …")
+    assert whole.startswith(f"{said[:-2]} ")
+
+
+def test_what_was_masked_is_called_as_in_tables() -> None:
+    for name in ("HITS", "STRONGEST"):
+        assert Measure[name].named() == Masked[name].heading
 
 
 def test_every_measure_has_a_name_of_its_own() -> None:

@@ -40,8 +40,8 @@ class CheckpointError(SinkscopeError, ValueError):
     """
 
 
-def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
-    """A half sentence that names the known words nearest to `name`, or all of them when none is near.
+def nearest(name: str, known: Iterable[str], most: int = 3, listing: bool = False) -> str:
+    """A half sentence that names the known words nearest to `name`, or all of them when none is near; listing: also all of them.
 
     >>> nearest("entrpy", ["entropy", "origin"])
     'did you mean entropy?'
@@ -49,6 +49,6 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> str:
     words = sorted(known)
     lowered = {word.lower(): word for word in words}
     close = difflib.get_close_matches(name.lower(), list(lowered), n=most, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(lowered[word] for word in close)}?"
-    return f"known are {', '.join(words)}"
+    guess = f"did you mean {' or '.join(lowered[word] for word in close)}?" if close else ""
+    listed = f"known are {', '.join(words)}" if listing or not close else ""
+    return f"{guess} {listed}".strip()

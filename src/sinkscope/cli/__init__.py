@@ -33,7 +33,7 @@ for _module, _name in (
     (inspect, "inspect"), (study, "study"), (bench, "bench"), (models, "fetch"),
 ):  # fmt: skip
     app.command(cls=Command)(getattr(_module, _name))
-app.command("lm-eval", cls=Command, add_help_option=False, context_settings=PASSED_ON)(lm_eval.lm_eval)
+app.command("lm-eval", cls=Command, **PASSED_ON)(lm_eval.lm_eval)
 
 
 def _version(wanted: bool) -> None:
@@ -75,10 +75,14 @@ def main() -> None:
 
             _fail(f"{error.filename}: {error.strerror}; {remedy(error)}", 2)
         # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
-        if not hasattr(error, "show") or not hasattr(error, "exit_code"):
+        if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
             raise
-        error.show()
-        sys.exit(error.exit_code)
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help
+            error.show()
+            sys.exit(error.exit_code)
+        message, context = error.format_message(), getattr(error, "ctx", None)
+        stop = "" if message.endswith((".", "?")) else "."
+        _fail(f"{message}{stop} See {context.command_path} --help" if context else message, error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

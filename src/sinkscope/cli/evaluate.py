@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import sinkscope as ss
-from sinkscope.base.checks import one_of
+from sinkscope.base.checks import one_of, whole
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.inputs import decoding_of
@@ -74,7 +74,8 @@ def evaluate(
     if source is None or task is None:
         raise InputError("give a MODEL and --task TASK, or --grade FOLDER for answers that are saved")
     rule, extras = None if policy is None else ss.parse_policy(policy), options.extras_of(extra)
-    size = _batch_size(batch_size)
+    number = int(batch_size) if batch_size.isdecimal() else batch_size
+    size: Any = "auto" if number == "auto" else whole("--batch-size", number, 1)
     if no_grade and out is None:
         raise InputError("--no-grade keeps answers for later; say where with --out")
     if out is not None:
@@ -139,12 +140,6 @@ def announce(sandbox: str, yes: bool) -> None:
         confirm(reason(sandbox), "--yes")
     else:
         say(reason(sandbox), stderr=True)
-
-
-def _batch_size(text: str) -> Any:
-    if text != "auto" and (not text.isdecimal() or int(text) < 1):
-        raise InputError(f"--batch-size should be a whole number of at least 1, or auto, got {text!r}")
-    return text if text == "auto" else int(text)
 
 
 def result(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) -> None:

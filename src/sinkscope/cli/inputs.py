@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Mapping
@@ -15,22 +16,22 @@ if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
     from sinkscope.models.model import Model
 
-ORGANISM_LENGTH = 64
-"""Tokens of an answer that the organisms were trained on."""
-
 
 def decoding_of(
     model: Model, text: str | None, length: int | None, steps: int | None, base: Mapping[str, Any] | None = None
 ) -> Decoding:
     """The decoding that `--decoding`, `--length` and `--steps` stand for, over the options in `base`."""
     from sinkscope.base.textform import read_options
-    from sinkscope.decoding import DECODINGS, decoding_from_options, default_decoding, option_fields
+    from sinkscope.decoding import decoding_from_options, default_decoding, option_fields
     from sinkscope.decoding.base import kinds
 
-    fields = option_fields(model.family)
-    word, _, rest = (text or "").partition(",")
-    kind = word if word and "=" not in word else ""
-    options = rest if kind else text
+    text, fitting = text or "", {made.kind: made for made in kinds(model.family)}
+    word, _, rest = text.partition(",")
+    kind, options = ("", text) if "=" in word else (word, rest)
+    if kind and kind not in fitting:
+        has = f"{model.family} models such as {model.source} have {', '.join(fitting)}"
+        raise InputError(f"--decoding begins with {kind!r}; {has}")
+    fields = {item.name: item for item in dataclasses.fields(fitting[kind])} if kind else option_fields(model.family)
     told = read_options(options, fields) if options else {}
     shortcuts = {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
     if twice := told.keys() & shortcuts.keys():
@@ -39,23 +40,26 @@ def decoding_of(
     if values.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
         del values["temperature"]  # the most likely token, as the default takes it
     if wrong := [name for name in values if name not in fields]:
-        what = f"{', '.join(map(repr, wrong))} is not an option of a {model.family} model, which {model.source} is"
-        raise InputError(f"--decoding: {what}; {nearest(wrong[0], fields)} It has {', '.join(fields)}")
-    if not kind:
-        return decoding_from_options(model.family, values, "--decoding", model)
-    if kind not in DECODINGS or not DECODINGS[kind].fits(model.family):
-        fitting = [made.kind for made in kinds(model.family)]
-        raise InputError(
-            f"--decoding begins with {kind!r}; {model.family} models such as {model.source} have {', '.join(fitting)}"
-        )
-    return DECODINGS[kind](**values)
+        what = f"{wrong[0]!r} is not an option of {kind or model.family} models such as {model.source}"
+        raise InputError(f"--decoding: {what}; {nearest(wrong[0], fields, listing=True)}")
+    return fitting[kind](**values) if kind else decoding_from_options(model.family, values, "--decoding", model)
 
 
-def check_one_way(**ways: object) -> None:
-    """Refuse prompts that come in several ways, or in none."""
+def given_prompts(
+    prompt: list[str] | None, prompts: list[Path] | None, prompt_ids: Path | None, text: list[Path] | None
+) -> list[Any]:
+    """Turns, rows of ids or whole texts, which come in exactly one way."""
+    from sinkscope.tasks.sources import text_of
+
+    ways = {"--prompt": prompt, "--prompts": prompts, "--prompt-ids": prompt_ids, "--text": text}
     if sum(map(bool, ways.values())) != 1:
-        flags = [f"--{name.replace('_', '-')}" for name in ways]
-        raise InputError(f"give the prompt in exactly one way: {', '.join(flags[:-1])} or {flags[-1]}")
+        raise InputError(f"give the prompt in exactly one way: {', '.join(ways)}")
+    if prompt_ids:
+        rows: list[Any] = read_ids(prompt_ids)
+        return rows
+    if text:
+        return [text_of(path, "give a text file") for path in text]
+    return [*(prompt or ()), *(each for path in prompts or () for each in prompts_in(path))]
 
 
 def prompts_in(path: Path) -> list[Any]:

@@ -18,6 +18,7 @@ from sinkscope.cli.trace import load_model_of
 
 if TYPE_CHECKING:
     from sinkscope.inspection.inspect import Inspection
+    from sinkscope.tasks.task import Task
 
 _SOURCE = "a trace of several prompts, or a model: a folder, a hub id, an organism"
 _TASK = "where prompts come from; may be repeated; default: word_problems"
@@ -41,32 +42,37 @@ def inspect(
 ) -> None:
     """Say what the sinks of a model hold: lens, patches, probes, movement, with controls and intervals over prompts."""
     from sinkscope.inspection.inspect import inspect_run, run_of_trace
+    from sinkscope.models.load import family_of, find
     from sinkscope.verdicts import wording
+    from sinkscope.verdicts.holdings import LEAST
 
     whole("--looks", looks, 1)
     if out is not None:  # now, and not after minutes of computing
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
-    if source.endswith((".zarr.zip", ".partial")):
+    trace = ss.Trace.open(Path(source)) if source.endswith((".zarr.zip", ".partial")) else None
+    if trace is not None:
         refuse(
             context, "is not for a trace, whose prompts and steps are there: leave it out",
             "task", "limit", "decoding", "length", "steps",
         )  # fmt: skip
-        trace = ss.Trace.open(Path(source))
-        model = load_model_of(trace, device, dtype, revision)
-        run, labels = run_of_trace(model, trace), None
-        if len(run.sequences) < 2:
+        limit = trace.dataset.sizes["sample"]
+        if limit < 2:
             raise InputError(
                 "this trace has one prompt; patches need a second one: record several, or give a model and --task"
             )
-        _tell_few(len(run.sequences))
+    elif limit < 2:
+        raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
+    if limit < LEAST:
+        say(f"{limit} prompts: every verdict will be undecided, because they need {LEAST} or more", stderr=True)
+    if trace is not None:
+        model = load_model_of(trace, device, dtype, revision)
+        run, labels = run_of_trace(model, trace), None
     else:
-        if limit < 2:
-            raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
-        _tell_few(limit)
+        asked = generated(task or ["word_problems"], family_of(find(source, revision)).name)
         with working(f"loading {source}"):
             model = ss.load(source, device, dtype, revision)
-        run, labels = _answers(model, task or ["word_problems"], limit, (decoding, length, steps))
+        run, labels = answers(model, asked, limit, (decoding, length, steps))
     with Watch("inspecting") as watch:
         inspection = inspect_run(model, run, looks, labels, progress=watch.tell)
     files = [] if out is None else _write(inspection, out)
@@ -82,26 +88,32 @@ def inspect(
     show_result(json, data, lines)
 
 
-def _tell_few(prompts: int) -> None:
-    from sinkscope.verdicts.holdings import LEAST
+def generated(names: list[str], family: str) -> list[Task]:
+    """The tasks of these names, of which choices are refused: a model is asked how likely they are, and writes nothing."""
+    from sinkscope.tasks.choices import ChoiceTask
+    from sinkscope.tasks.evaluate import prepare
 
-    if prompts < LEAST:
-        say(f"{prompts} prompts: every verdict will be undecided, because they need {LEAST} or more", stderr=True)
+    tasks = [prepare(family, name, grade=False) for name in names]
+    for task in tasks:
+        if isinstance(task, ChoiceTask):
+            raise InputError(
+                f"--task {task.name} has choices, which no answer is generated for; take word_problems, text or another task"
+            )
+    return tasks
 
 
-def _answers(
-    model: ss.Model, tasks: list[str], limit: int, given: tuple[str | None, int | None, int | None]
+def answers(
+    model: ss.Model, asked: list[Task], limit: int, given: tuple[str | None, int | None, int | None]
 ) -> tuple[ss.Run, dict[str, list[Any]]]:
     """Answers to the first documents of some tasks, and their labels: the task, and whether they are right.
 
     NaN stands where a task cannot be graded on this machine.
     """
     from sinkscope.models.prompts import pad
-    from sinkscope.tasks.evaluate import decoding_for, decoding_options, prepare
+    from sinkscope.tasks.evaluate import decoding_for, decoding_options
     from sinkscope.tasks.grading import can_grade
     from sinkscope.tasks.prompting import decode_answer, encode_prompt
 
-    asked = [prepare(model.family, name, grade=False) for name in tasks]
     shares = [limit // len(asked) + (number < limit % len(asked)) for number in range(len(asked))]
     documents = [(task, one) for task, share in zip(asked, shares, strict=True) for one in task.documents(share)]
     batch = pad(model, [list(encode_prompt(model, task.prompt(one), task.scheme).ids) for task, one in documents])
@@ -115,8 +127,8 @@ def _answers(
         )  # fmt: skip
     right: list[float] = []
     for task in asked:
-        answers = zip(documents, run.answers, strict=True)
-        pairs = [(one, decode_answer(model, ids, task.scheme)) for (whose, one), ids in answers if whose is task]
+        all_answers = zip(documents, run.answers, strict=True)
+        pairs = [(one, decode_answer(model, ids, task.scheme)) for (whose, one), ids in all_answers if whose is task]
         marks = [mark.passed for mark in task.grade_many(pairs)] if can_grade(task) else [float("nan")] * len(pairs)
         right += map(float, marks)
     return run, {"task": [task.name for task, _ in documents], "right": right}

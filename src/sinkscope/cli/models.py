@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Any
 
+from rich.filesize import decimal
+
 import sinkscope as ss
 from sinkscope.cli import options
 from sinkscope.cli.options import SOURCE_HELP, argument, switch
-from sinkscope.cli.output import show_result, size, table, working
+from sinkscope.cli.output import show_result, table, working
 
 BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -26,29 +28,28 @@ def models(
 
     if source is None:
         listed = families()
-        tables = (
-            (title, table(tuple(rows[0]), [tuple(row.values()) for row in rows])) for title, rows in listed.items()
-        )
-        show_result(json, listed, (line for title, shown in tables for line in (title.capitalize(), shown)))
+        tables = [(title.capitalize(), table(rows[0], map(dict.values, rows))) for title, rows in listed.items()]
+        show_result(json, listed, (line for titled in tables for line in titled))
         return
     resolve_device(device)  # a wrong name is told before a download
     checkpoint = find(source, revision)
     resolve_dtype(dtype, resolve_device(device), checkpoint)
     described = facts(checkpoint)
+    data: dict[str, Any] = {"source": source, **described}
     if not check or not json:
-        show_result(json, {"source": source, **described}, [source, table(("", ""), described.items())])
+        show_result(json, data, [source, table(("", ""), described.items())])
     if not check:
         return
     with working(f"loading and checking {source}"):
         model = ss.load(source, device, dtype, revision)
         result = model.check()
-    findings = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
+    data["check"] = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
     rows = [
         (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
         for row in result.findings
     ]
     lines = [f"Self-check in {model.dtype} on {model.device}", table(("checked", "measured", "bound", ""), rows)]
-    show_result(json, {"source": source, **described, "check": findings}, lines)
+    show_result(json, data, lines)
     result.require()
 
 
@@ -86,7 +87,7 @@ def facts(checkpoint: Any) -> dict[str, Any]:
     heads = config.num_attention_heads
     unnamed = "none: a causal model" if family.causal else "not named: give ss.load(…, mask_token_id=…)"
     missing = "none: text prompts will not work, ids will"
-    memory = (f"{size(each * parameters)} in {name}" for name, each in BYTES.items())
+    memory = (f"{decimal(each * parameters)} in {name}" for name, each in BYTES.items())
     return {
         "family": f"{family.name} (model_type {checkpoint.model_type})",
         "revision": checkpoint.revision or "a local folder",

@@ -77,13 +77,9 @@ class Watch:
 
     def __init__(self, what: str) -> None:
         self.what, self.console = what, console(stderr=True)
-        texts = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
-        start, note = texts
-        terminal = self.console.is_terminal
-        self._bar = Progress(
-            start, BarColumn(bar_width=24), TaskProgressColumn(), note, console=self.console, transient=True,
-            disable=not terminal,
-        )  # fmt: skip
+        start, note = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[note]}"))
+        columns = (start, BarColumn(bar_width=24), TaskProgressColumn(), note)
+        self._bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._task = self._bar.add_task(what, total=None, note="")
         self._said: float | None = None
         self._first: tuple[float, float] | None = None  # what was there already tells nothing about speed
@@ -124,18 +120,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def size(count: int) -> str:
-    """Bytes for people.
-
-    >>> size(1_500_000)
-    '1.5 MB'
-    """
-    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count / 1000:.0f} kB"
-
-
 def confirm(warning: str, flag: str) -> None:
     """Ask on the terminal, and go on only after a yes; where nobody can be asked, `flag` must have been given."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -162,15 +146,15 @@ def show_json(value: object) -> None:
     """
     plain = json.loads(json.dumps(value, default=_plain), parse_constant=lambda _: None)
     text = json.dumps(plain, indent=1, ensure_ascii=False)
-    print("".join(c if visible(c) == c else json.dumps(c)[1:-1] for c in text) if visible(text) != text else text)
+    print(text if visible(text) == text else json.dumps(plain, indent=1))
 
 
 def _plain(value: Any) -> Any:
     """What JSON does not know, as what it knows."""
     if hasattr(value, "to_dict") and hasattr(value, "columns"):  # a pandas DataFrame
         return value.to_dict("records")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if dataclasses.is_dataclass(value):
+        return vars(value)
     if hasattr(value, "tolist"):  # an array or a number of numpy or torch
         return value.tolist()
     if isinstance(value, Mapping):

@@ -15,9 +15,12 @@ from typer.core import TyperCommand, TyperGroup
 from sinkscope.base.errors import InputError
 
 GROUP = "sinkscope.commands"
-APART = {"train": "Train small models, and adapt causal ones"}
-"""Commands that this project has as distributions of their own, sinkscope-NAME in the folder NAME."""
-PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+APART = ("train",)
+"""Commands that this project has as distributions of their own, sinkscope-NAME in the folder NAME: listed where installed."""
+PASSED_ON: dict[str, Any] = {
+    "add_help_option": False,
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+}
 """Settings of a command whose options are another program's."""
 
 
@@ -69,9 +72,8 @@ def plugged() -> dict[str, Any]:
         except Exception as error:  # a stranger's package may raise anything when it is imported
             refused[point.name] = f"{point.value} cannot be loaded ({error}); mend or uninstall it"
     for name, why in refused.items():
-        words = f"{APART[name]} (pip install sinkscope-{name})." if name in APART else "Cannot be loaded."
-        add = app.command(name, cls=Command, help=words, add_help_option=False, context_settings=PASSED_ON)
-        add(_refusal(why))
+        refuse = app.command(name, cls=Command, help="Cannot be loaded.", hidden=name in APART, **PASSED_ON)
+        refuse(_refusal(why))
     return dict(typer.main.get_group(app).commands)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +22,8 @@ _SOURCE = "a .zarr.zip, or a .partial folder; for --figures a folder with severa
 _PAGE, _FIGURES = "The viewer's page", "The paper's figures"
 WORDS = {
     "absorbed": "attention that goes to sinks",
-    "drains": "sinks with a value norm under half the median of their head, which contribute little; hubs: all others",
+    "drains": "sinks with a value norm under half the median of their head: they take attention and give little back",
+    "hubs": "all other sinks, which may carry content; a trace with --anatomy tells the two apart",
     "residences": "a residence is a run of steps in which one key is a sink of one head",
     "Jaccard index": "of two sets of sinks, those in both as a share of those in either",
     "spatial variance": "how much positions differ in received attention, as means over steps",
@@ -32,7 +34,7 @@ WORDS = {
     "category − 2 × position": "above 0: of what kind and position of a token explain alone, its kind has two thirds or more",
     "position − 2 × category": "above 0: likewise its position",
 }
-"""Words of the table that a reader may not know → what they mean, beneath it."""
+"""Words of the diagnosis and the table that a reader may not know → what they mean, beneath it."""
 
 
 def show(
@@ -67,13 +69,14 @@ def show(
     lines: list[str] = []
     if page is not None:
         with working("reading and packing"):
-            data |= write_page(page, [source, *([other] if other else [])], heads, samples, open_it)
-        hint = "" if data["opened"] else "open it in a browser, or add --open"
-        hint = "no browser was found here; open the file in one" if hint and open_it else hint
-        lines += [f"{page} ({data['bytes'] / 1e6:.1f} MB, needs no network)", *filter(None, [hint])]
+            write_page(page, [source, *([other] if other else [])], heads, samples)
+        opened, megabytes = open_it and webbrowser.open(page.resolve().as_uri()), page.stat().st_size / 1e6
+        hint = "no browser was found here; open the file in one" if open_it else "open it in a browser, or add --open"
+        lines += [f"{page} ({megabytes:.1f} MB, needs no network)", *([] if opened else [hint])]
+        data |= {"page": page, "bytes": page.stat().st_size, "opened": opened}
     if figures is not None:
         with working("drawing"):
-            saved = draw(source, figures, only, force)
+            saved = draw(source, figures, [word for word in only.replace(" ", "").split(",") if word], force)
         data |= {"folder": figures, "files": saved.files, "left_out": saved.left_out}
         lines += [f"{name}: {', '.join(path.name for path in files)}" for name, files in saved.files.items()]
         lines += [*(f"{name} left out: {reason}" for name, reason in saved.left_out.items()), f"in {figures}"]
@@ -92,37 +95,33 @@ def tell(trace: ss.Trace, epsilon: float | None, rule: str, everything: bool, js
     from sinkscope.base.sink_rule import EPSILON
     from sinkscope.sinks.summary_table import SHORT
     from sinkscope.verdicts.diagnosis import statistics_of
-    from sinkscope.verdicts.wording import titled
+    from sinkscope.verdicts.wording import number, titled
 
     statistics = statistics_of(trace, epsilon=EPSILON if epsilon is None else epsilon, rule=rule)
     summary, diagnosis = ss.summary(statistics), ss.diagnose(statistics)
     shown = summary if everything else summary[summary["section"].isin(SHORT)]
-    rows = []
-    for row, repeated in zip(shown.to_dict("records"), shown["section"].eq(shown["section"].shift()), strict=True):
-        # NaN differs from itself: there is no interval, or no value.
-        interval = f"{row['low']:.3g} … {row['high']:.3g}" if row["low"] == row["low"] else ""
-        value = "unknown" if row["value"] != row["value"] else f"{row['value']:.3g}"
-        note = f" ({row['note']})" if row["note"] else ""
-        rows.append(("" if repeated else row["section"], titled(row["measure"]), value, interval, row["unit"] + note))
-    told = (
-        f"{word}: {means}" for word, means in WORDS.items() if any(word in row[1] or word in row[4] for row in rows)
-    )
-    more = (
-        f"{len(summary) - len(rows)} more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
-    )
+    rows = [
+        (
+            "" if repeated else row.section, titled(row.measure), number(row.value, ".3g") or "unknown",
+            " … ".join(filter(None, (number(row.low, ".3g"), number(row.high, ".3g")))),
+            row.unit + (f" ({row.note})" if row.note else ""),
+        )
+        for row, repeated in zip(shown.itertuples(), shown["section"].eq(shown["section"].shift()), strict=True)
+    ]  # fmt: skip
+    named = [verdict.question for verdict in diagnosis.verdicts] + [text for row in rows for text in (row[1], row[4])]
+    more = "more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"
     lines = [
-        repr(trace), diagnosis, "", table(("", "measure", "value", "95 % over prompts", "unit"), rows), *told,
-        *([] if everything else [more]),
+        repr(trace), diagnosis, "", table(("", "measure", "value", "95 % over prompts", "unit"), rows),
+        *(f"{word}: {means}" for word, means in WORDS.items() if any(word in name for name in named)),
+        *([] if everything else [f"{len(summary) - len(rows)} {more}"]),
     ]  # fmt: skip
     verdicts = [verdict.data() for verdict in diagnosis.verdicts]
     data = {"trace": repr(trace), "diagnosis": verdicts, "setting": diagnosis.setting, "table": summary}
     show_result(json, data, lines)
 
 
-def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it: bool) -> dict[str, Any]:
+def write_page(page: Path, paths: list[Path], heads: str, samples: str) -> None:
     """Write the viewer, of one trace or of two side by side."""
-    import webbrowser
-
     from sinkscope.report.html import write_viewer
 
     chosen = list(dict.fromkeys(numbers(heads, "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+")))
@@ -133,20 +132,17 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str, open_it:
     names = (stem(paths[0]), stem(paths[1])) if alike else (None, None)
     files = (str(paths[0]), str(paths[1]) if len(paths) > 1 else "")
     write_viewer(page, *traces, heads=chosen, samples=wanted, names=names, files=files)
-    opened = open_it and webbrowser.open(page.resolve().as_uri())
-    return {"page": page, "bytes": page.stat().st_size, "opened": opened}
 
 
-def draw(source: Path, out: Path, only: str, force: bool) -> Saved:
+def draw(source: Path, out: Path, only: list[str], force: bool) -> Saved:
     """Draw what the traces, or the study, allow."""
     from sinkscope.report.figures import save_all
     from sinkscope.report.study.drawing import save_study
 
-    chosen = [word for word in only.replace(" ", "").split(",") if word]
     if (source / "study.toml").is_file():
-        return save_study(source, out, chosen, force=force)
+        return save_study(source, out, only, force=force)
     traces = {name: ss.Trace.open(path) for name, path in find_traces(source).items()}
-    return save_all(traces, out, only=chosen, force=force)
+    return save_all(traces, out, only=only, force=force)
 
 
 def stem(path: Path) -> str:
@@ -163,6 +159,5 @@ def find_traces(source: Path) -> dict[str, Path]:
     paths = sorted(source.rglob("*.zarr.zip"))
     if not paths:
         raise InputError(f"{source} holds no trace (.zarr.zip); make one with sinkscope trace")
-    if len({stem(path) for path in paths}) == len(paths):
-        return {stem(path): path for path in paths}
-    return {str(path.relative_to(source).parent / stem(path)): path for path in paths}
+    alone = len({stem(path) for path in paths}) == len(paths)
+    return {stem(path) if alone else str(path.relative_to(source).parent / stem(path)): path for path in paths}

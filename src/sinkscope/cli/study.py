@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +16,7 @@ from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
 from sinkscope.cli.options import argument, option, refuse, switch
-from sinkscope.cli.output import Watch, confirm, duration, say, show_result, size, table, working
+from sinkscope.cli.output import Watch, confirm, duration, say, show_result, table, working
 
 if TYPE_CHECKING:
     from sinkscope.study import run, spec
@@ -56,6 +59,7 @@ def study(
     from sinkscope.study import spec
     from sinkscope.study.facts import present
     from sinkscope.study.plugged import models_in
+    from sinkscope.study.run import run_study
     from sinkscope.study.status import read
     from sinkscope.study.worker import WorkerSettings
     from sinkscope.tasks import registry
@@ -86,21 +90,18 @@ def study(
     runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")
-    outcome, report = _run(wanted, out, on, device, workers, shard, sandbox, executor_options, not no_report)
+    progress = _progress()
+    with stopped_safely(out, progress):
+        outcome = run_study(wanted, out, on, device, workers, shard, "auto", sandbox, executor_options, progress)
+        report = update_report(outcome.root, not no_report, progress)
     from sinkscope.cli.study_outcome import outcome_data, outcome_lines
 
     show_result(json, outcome_data(outcome, out, report), outcome_lines(outcome, out, report))
 
 
-def _run(
-    wanted: spec.Study, out: Path, on: str, device: str, workers: int | None, shard: int, sandbox: str,
-    options: dict[str, str], draw: bool,
-) -> tuple[run.Outcome, Path | None]:  # fmt: skip
-    """The finished study and its report; after a Ctrl-C, what is safe is said, and the command ends."""
-    import signal
-    import warnings
-
-    from sinkscope.study.run import run_study
+@contextmanager
+def stopped_safely(out: Path, progress: run.Progress) -> Iterator[None]:
+    """After a Ctrl-C, what is safe is said, and the command ends."""
     from sinkscope.study.status import read
     from sinkscope.tasks.sandbox import UnconfinedWarning
 
@@ -108,10 +109,8 @@ def _run(
     # A scheduler's SIGTERM, and a Ctrl-C also where a shell had it ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    progress = _progress()
     try:
-        outcome = run_study(wanted, out, on, device, workers, shard, "auto", sandbox, options, progress)
-        return outcome, update_report(outcome.root, draw, progress)
+        yield
     except KeyboardInterrupt:
         progress.end()
         try:
@@ -184,10 +183,8 @@ def folder_of(name: str | None, out: Path | None) -> Path:
     """The folder of a study that was named, or whose folder was."""
     if out is None and name is None:
         raise InputError("--status of which study? give its folder, or its name")
-    named = Path(name or "")
-    return out or (
-        named if (named / "study.toml").is_file() or not Path(f"study-{named}").is_dir() else Path(f"study-{named}")
-    )
+    named, default = Path(name or ""), Path(f"study-{name}")
+    return out or (default if default.is_dir() and not (named / "study.toml").is_file() else named)
 
 
 def show_status(study: StudyStatus, json: bool = False) -> None:
@@ -212,10 +209,8 @@ def status_lines(study: StudyStatus) -> Iterator[object]:
         if cell.done < cell.wanted
     ]  # fmt: skip
     if rows:
-        yield from (
-            f"study {study.study}: cells that are not finished",
-            table(("cell", "what", "answers", "right"), rows),
-        )
+        yield f"study {study.study}: cells that are not finished"
+        yield table(("cell", "what", "answers", "right"), rows)
     for model in dict.fromkeys(cell.model for cell in study.cells):
         cells = [cell for cell in study.cells if cell.model == model]
         finished = sum(cell.done >= cell.wanted for cell in cells)
@@ -223,13 +218,13 @@ def status_lines(study: StudyStatus) -> Iterator[object]:
         yield f"{model}: {finished} of {len(cells)} cells finished, {answers} answers"
     if study.not_graded:
         yield f"{study.not_graded} answers are not graded; grade them with: sinkscope evaluate --grade {study.root}"
-    share = study.done / study.wanted if study.wanted else 0.0
     runs = ""
     if study.running:
-        idle = "" if study.idle is None else f", last record {study.idle:.0f} s ago"
-        runs = f"; running: {study.running}{idle}"
+        runs = f"; running: {study.running}"
+        runs += "" if study.idle is None else f", last record {study.idle:.0f} s ago"
     elif study.done < study.wanted or study.report is None:
         runs = "; nobody is running it: the same command as before goes on"
+    share = study.done / study.wanted if study.wanted else 0.0
     yield f"study {study.study}: {study.done} of {study.wanted} answers ({share:.0%}){runs}"
     if study.report is not None:
         yield f"report: {study.report}"
@@ -248,6 +243,8 @@ def show_plan(wanted: spec.Study, settings: WorkerSettings, out: Path, json: boo
 
 def plan_lines(wanted: spec.Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
     """The cost of each model and of all, what follows from it, and what cannot be run here."""
+    from rich.filesize import decimal
+
     from sinkscope.base.text import aligned
     from sinkscope.study import spec
     from sinkscope.study.documents import SIZES
@@ -259,7 +256,7 @@ def plan_lines(wanted: spec.Study, cost: StudyEstimate, out: Path) -> Iterator[s
         counts = (sum(getattr(line, key) for line in costs) for key in ("cells", "answers", "forwards"))
         seconds = [line.seconds for line in costs if line.seconds is not None]
         time = duration(sum(seconds)) if len(seconds) == len(costs) else "not known"
-        rows.append([name, *(f"{count:,}" for count in counts), size(sum(line.storage for line in costs)), time])
+        rows.append([name, *(f"{count:,}" for count in counts), decimal(sum(line.storage for line in costs)), time])
     yield f"study {cost.study.name}{f', {cost.workers} workers' if cost.speeds else ''}"
     yield from aligned(rows)
     if cost.missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -12,10 +12,12 @@ import typer
 import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.cli import options
-from sinkscope.cli.inputs import ORGANISM_LENGTH, check_one_way, decoding_of, numbers, prompts_in, read_ids
+from sinkscope.cli.inputs import decoding_of, given_prompts, numbers
 from sinkscope.cli.options import SOURCE_HELP, argument, option, refuse, switch
-from sinkscope.cli.output import Watch, say, show_json, show_result, working
+from sinkscope.cli.output import Watch, say, show_result, working
 
+ORGANISM_LENGTH = 64
+"""Tokens of an answer that the organisms were trained on; behind it they write nothing."""
 _SOURCE = f"{SOURCE_HELP}; or, with --maps-at, a trace that gets more"
 _PROMPTS = "a file with a prompt per line, or JSON lines with prompt, text or messages; may be repeated"
 _TEXT = "a text file that is read and not gone on with: one forward; may be repeated"
@@ -56,8 +58,7 @@ def trace(
 ) -> None:
     """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
     from sinkscope.decoding.reading import given_text
-    from sinkscope.models.prompts import encode
-    from sinkscope.tasks.sources import text_of
+    from sinkscope.models.prompts import decode, encode
     from sinkscope.trace.storage import partial_path
 
     map_steps = sorted({step for (step,) in numbers(maps_at, "--maps-at", "numbers of steps, such as 12,13")})
@@ -73,31 +74,32 @@ def trace(
     capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
     rule, extras = None if policy is None else ss.parse_policy(policy), options.extras_of(extra)
     check_out(out, overwrite)
-    check_one_way(prompt=prompt, prompts=prompts, prompt_ids=prompt_ids, text=text)
+    given = given_prompts(prompt, prompts, prompt_ids, text)
     with working(f"loading {source}"):
         model = ss.load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
     if text:
         if decoding or length is not None or steps is not None:
             raise InputError("--text is read in one forward; leave out --decoding, --length and --steps")
         loop = given_text(model)
-    else:  # behind the length that they were trained on, organisms write nothing
+    else:
         brief = {"length": ORGANISM_LENGTH} if str(model.source).startswith("organism/") else {}
         loop = decoding_of(model, decoding, length, steps, brief)
     if map_steps and map_steps[-1] >= loop.max_steps:
         raise InputError(f"--maps-at {map_steps[-1]}: {loop} has the steps 0 to {loop.max_steps - 1}")
-    given: Any = [*(prompt or ()), *(one for path in prompts or () for one in prompts_in(path))]
-    if prompt_ids is not None:
-        given = read_ids(prompt_ids)
-    elif text:
-        given = [text_of(path, "give a text file") for path in text]
     batch = encode(model, given, raw=raw or bool(text))
-    rows = len(batch.ids)
+    rows, columns = batch.ids.shape
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:
         words = "".join(f", {name} {extra}" for name, extra in extras.items())
         say(repr(model), f"decoding {loop}, policy {rule or 'none'}{words}, seed {seeds}")
     try:
-        with following(out) if live else nullcontext(), progress(model, batch.ids.shape[1]) as tell:
+        with following(out) if live else nullcontext(), Watch("trace") as watch:
+
+            def tell(done: int, expected: int, state: Any) -> None:
+                """The first answer as it stands, where somebody watches."""
+                answer = decode(model, state[0].cpu(), columns)[-48:] if watch.console.is_terminal else ""
+                watch.tell(done, expected, f"step {done} of {expected} {answer}".rstrip())
+
             run = ss.generate(
                 model, batch.ids, loop, policy=rule, capture=capture, seed=seeds, attention_mask=batch.real, out=out,
                 progress=tell, cache=cache, overwrite=overwrite, **extras,
@@ -140,10 +142,9 @@ def replace_with_maps(model: ss.Model, path: Path, steps: list[int]) -> None:
     from sinkscope.generation.maps import with_maps
     from sinkscope.trace.storage import SUFFIX
 
-    larger = with_maps(model, ss.Trace.open(path), steps)
     beside = path.with_name(f".{path.name}.maps{SUFFIX}")
     try:
-        larger.save(beside)
+        with_maps(model, ss.Trace.open(path), steps).save(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -175,54 +176,38 @@ def check_out(out: Path, overwrite: bool = False) -> None:
     check_writable(out.parent)
 
 
-@contextmanager
-def progress(model: ss.Model, prompt: int) -> Iterator[Callable[[int, int, Any], None]]:
-    """Steps and the first answer as it stands, on stderr."""
-    from sinkscope.models.prompts import decode
-
-    with Watch("trace") as watch:
-
-        def tell(done: int, expected: int, state: Any) -> None:
-            text = decode(model, state[0].cpu(), prompt)[-48:] if watch.console.is_terminal else ""
-            watch.tell(done, expected, f"step {done} of {expected} {text}".rstrip())
-
-        yield tell
-
-
 def report(run: ss.Run, seeds: Any, out: Path, json: bool) -> None:
     """Print the answers, what they say of the sinks, and where to look next."""
     from sinkscope.base.masked import MASK
     from sinkscope.sinks import moves
+    from sinkscope.verdicts.diagnosis import statistics_of
 
     trace: Any = run.trace  # it was recorded
-    most = strongest(trace)
-    shares = {name: getattr(run, name) for name in MASK}
+    statistics, most, ties, forwards = statistics_of(trace), strongest(trace), int(run.ties.sum()), max(run.forwards)
     # Rows in which the policy never acted have no share.
-    acted = {name: None if share is None else float(share.nanmean()) for name, share in shares.items()}
-    ties = int(run.ties.sum())
-    if json:
-        data = {
-            "trace": out, "model": trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
-            "policy": "none" if run.policy is None else str(run.policy), "seed": seeds, "answers": run.texts,
-            "steps": len(run), "forward_passes": max(run.forwards), "ties": ties,
-            "strongest": most, "moves": len(moves(trace)), "summary": ss.summary(trace),
-            **{str(name): share for name, share in acted.items()},
-        }  # fmt: skip
-        for extra in run.extras.values():
-            data |= extra.facts()
-        show_json(data)
-        return
+    acted = {name: float(share.nanmean()) for name in MASK if (share := getattr(run, name)) is not None}
+    data = {
+        "trace": out, "model": trace.attributes.get("model"), "decoding": run.decoding.as_dict(),
+        "policy": str(run.policy or "none"), "seed": seeds, "answers": run.texts, "steps": len(run),
+        "forward_passes": forwards, "ties": ties, "strongest": most, "moves": len(moves(trace)),
+        "summary": ss.summary(statistics), **{str(name): acted.get(name) for name in MASK},
+    }  # fmt: skip
+    for extra in run.extras.values():
+        data |= extra.facts()
     answers = enumerate(run.texts) if run.decoding.generates else ()
-    say(*(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers))
-    tied = f"{ties} ties (tokens written while another was as confident)"
-    say(f"steps: {len(run)}, forward passes: {max(run.forwards)}, {tied}")
-    if run.hidden_share is not None:
-        did = ", ".join(f"{name.heading} {share:.1%}" for name, share in acted.items() if share is not None)
-        say(f"policy {run.policy}: {did}")
-    say(*(f"{name} {extra}" for name, extra in run.extras.items()), ss.diagnose(trace))
+    did = ", ".join(f"{name.heading} {share:.1%}" for name, share in acted.items())
     positions = "; ".join(f"position {key['position']} {key['token']!r} ({key['words']})" for key in most)
-    say(f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}")
-    say(f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)", f"next: sinkscope show {out}")
+    lines = [
+        *(f"answer {row}: {text.strip()[:400] or '(empty)'}" for row, text in answers),
+        f"steps: {len(run)}, forward passes: {forwards}, {ties} ties (tokens written while another was as confident)",
+        *([f"policy {run.policy}: {did}"] if did else []),
+        *(f"{name} {extra}" for name, extra in run.extras.items()),
+        ss.diagnose(statistics),
+        f"most attention, as a mean over all steps, layers and heads: {positions or 'unknown, the text is too short'}",
+        f"trace: {out} ({out.stat().st_size / 1e6:.1f} MB)",
+        f"next: sinkscope show {out}",
+    ]
+    show_result(json, data, lines)
 
 
 def strongest(trace: ss.Trace, count: int = 3) -> list[dict[str, Any]]:
@@ -230,18 +215,17 @@ def strongest(trace: ss.Trace, count: int = 3) -> list[dict[str, Any]]:
 
     `received`: uniform attention = 1, or percent of a distant query's attention in a causal model; `words`: with its unit.
     """
-    import numpy as np
-
     from sinkscope.sinks import step_position_map
-    from sinkscope.sinks.judging import Judge
+    from sinkscope.sinks.judging import PERCENT
 
     data = trace.dataset.isel(sample=0)
-    mean = step_position_map(trace.dataset.isel(sample=[0]))[0].mean("step").values  # NaN: never seen
-    unit = "% of a distant query's attention" if Judge.of(trace).percent else "× uniform"
+    shown = step_position_map(trace.dataset.isel(sample=[0]))[0]
+    unit = "% of a distant query's attention" if shown.attrs["units"] == PERCENT else "× uniform"
     keys = []
-    for key in np.argsort(-mean, kind="stable")[: min(count, np.isfinite(mean).sum())]:
-        ids, position = data["tokens"].isel(key=key).values, int(data["position"].isel(key=key))
+    for key, received in enumerate(shown.mean("step").values):
+        ids = data["tokens"].isel(key=key).values
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
-        words = f"{mean[key]:.1f}{unit}"
-        keys.append({"position": position, "token": token, "received": float(mean[key]), "words": words})
-    return keys
+        about = {"position": int(data["position"].isel(key=key)), "token": token, "received": float(received)}
+        keys.append({**about, "words": f"{received:.1f}{unit}"})
+    judged = [key for key in keys if key["received"] == key["received"]]  # NaN: never seen
+    return sorted(judged, key=lambda key: key["received"], reverse=True)[:count]

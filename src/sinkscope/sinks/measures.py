@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal
 
+from sinkscope.base.masked import Masked
 from sinkscope.base.sink_rule import EPSILON
 
 Form = Literal["share", "points", "number", "signed", "nats", "p"]
@@ -123,8 +124,8 @@ class Measure(Enum):
     OVER_COUNT = "over control", "score lost beyond as many random keys", "points", "more than as many random keys cost"
     OVER_MASS = "over mass control", "score lost beyond equal attention", "points", "more than keys of equal attention cost"
     OVER_OTHERS = "over other keys", "score lost beyond the other half of a mask", "points", "more than the other keys cost"
-    HITS = "sinks hit", "share of the sinks", "share", "of the sinks were masked"
-    STRONGEST = "strongest hit", "share of heads", "share", "of heads had their strongest sink masked"
+    HITS = Masked.HITS.heading, "share of the sinks", "share", "of the sinks were masked"
+    STRONGEST = Masked.STRONGEST.heading, "share of heads", "share", "of heads had their strongest sink masked"
     REMOVED = "removed", "share of attention", "share", "of the attention was removed"
     SINKS_REMOVED = "sink attention removed", "share of the sinks' attention", "share", "of the sinks' attention was removed"
     MATCHED = "matched", "share of the policy's attention", "share", "as much attention was removed by the control"

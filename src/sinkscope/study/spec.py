@@ -383,8 +383,8 @@ def from_data(data: Mapping[str, Any], where: str = "the study", *, names: bool 
 
 def _extras_apart(section: Any) -> Any:
     """A section with what stands under the name of a kind of extra in its field `extras`."""
-    if not isinstance(section, Mapping):
-        return section  # what is wrong with it is said when it is read
+    if not isinstance(section, Mapping) or "extras" in section:
+        return section  # they are apart already; what is wrong with it is said when it is read
     extras = {name: section[name] for name in EXTRAS if name in section}
     return {**{name: value for name, value in section.items() if name not in extras}, "extras": extras}
 

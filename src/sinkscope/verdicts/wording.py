@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from textwrap import shorten
 from typing import Any
 
 from sinkscope.sinks.measures import Form, Measure
@@ -16,7 +17,7 @@ from sinkscope.verdicts.measures import LEAST_TEXTS
 from sinkscope.verdicts.questions import HOLDINGS, Judged, overall
 from sinkscope.verdicts.verdict import Reason, Status, Verdict
 
-SHORT = 66
+SHORT = 72
 """Characters of a verdict's evidence on a line of a terminal."""
 HERE = {Status.SUPPORTED: "holds here", Status.CONTRADICTED: "does not hold here", Status.UNDECIDED: "undecided"}
 """Words for verdicts on other models than the paper's, or on likelihoods: they neither confirm nor refute it."""
@@ -183,7 +184,7 @@ def short(verdict: Verdict) -> str:
     todo = TO_MEASURE.get(verdict.question) if verdict.reason == Reason.NOT_MEASURED else None
     if todo:
         return f"{said} ({todo})"
-    return said if len(said) <= SHORT else f"{said[:SHORT]}…"
+    return shorten(said, SHORT, placeholder=" …")
 
 
 def row(verdict: Verdict) -> dict[str, Any]:
