@@ -1,8 +1,8 @@
 """Every code block of README and docs works: Python is run, cheap commands are run, the others parsed, study files read.
 
-The blocks of a page run one after the other, after docs/preamble.py, in an empty folder. A block that cannot run here has a
-comment before it, `<!-- not run: the reason -->`; its Python still has to compile. Commands that are not run have a reason in
-NOT_RUN.
+The blocks of a page run in one folder, empty at first: Python after docs/preamble.py, then commands. A block that cannot run
+here has a comment before it, `<!-- not run: the reason -->`; its Python still has to compile. Commands that are not run have a
+reason in NOT_RUN.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import shlex
 import shutil
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +51,12 @@ BLOCK = re.compile(
 )
 
 
+WRITES = re.compile(
+    r'(?:--view|--csv) (\S+)|--out (\S+\.zarr\.zip)|(?:to_html|save|save_step)\("([^"]+)"|\bout="([^"]+\.zarr\.zip)"'
+)
+"""Files that a line writes, which must not be there."""
+
+
 class Block(NamedTuple):
     """A fenced block of a page."""
 
@@ -84,14 +92,30 @@ def after_preamble() -> dict[str, Any]:
     return space
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """The folder that a page's Python and commands share."""
+    return cache(lambda page: tmp_path_factory.mktemp(page.stem))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_two_lines_write_one_file(page: Path) -> None:
+    """What is there is not replaced, so that the second one would stop whoever walks a page."""
+    lines = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
+    new = [line for line in lines if not re.search("--force|--overwrite", line)]
+    written = Counter(next(filter(None, match.groups())) for line in new for match in WRITES.finditer(line))
+    assert [file for file, times in written.items() if times > 1] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", with_language("python"), ids=name)
-def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_python_runs(page: Path, folders: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folders(page)
+    monkeypatch.chdir(folder)
     space = dict(after_preamble())
     for block in blocks(page):
         if block.language == "toml":
-            (tmp_path / f"{tomllib.loads(block.text).get('name', 'page')}.toml").write_text(block.text)
+            (folder / f"{tomllib.loads(block.text).get('name', 'page')}.toml").write_text(block.text)
         if block.language != "python":
             continue
         # As with commands: the same calls with one document, and with half or a quarter of the steps.
@@ -139,14 +163,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=name)
-def test_cheap_commands_run(page: Path, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_commands_run(
+    page: Path, recorded: Path, folders: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In their order, in a folder that has the traces which the page speaks of; with one document, and with short answers."""
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folders(page))
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     cheap = cheap_commands(page)
     written = {word for line in cheap for word in re.findall(r"--(?:out|view) (\S+)", line)}
-    (tmp_path / "traces").mkdir()
+    Path("traces").mkdir(exist_ok=True)
     for place in {"run.zarr.zip", "masked.zarr.zip", "plain.zarr.zip", "traces/run.zarr.zip"} - written:
         shutil.copy(recorded, place)
     for line in cheap:
