@@ -80,7 +80,7 @@ def test_check(family: str, dtype: str, sinkscope) -> None:
     assert done.code == 0, done.error
     assert dtype in done.out
     assert "FAILED" not in done.out
-    assert len(re.findall(r"│\s*ok\s*│", done.out)) == (6 if family == "llama" else 5)
+    assert len(re.findall(r"│\s*passed\s*│", done.out)) == (6 if family == "llama" else 5)
 
 
 def test_a_check_that_fails_is_an_error(sinkscope, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,12 +77,13 @@ def main() -> None:
         # Usage errors are click's or, from typer 0.29 on, of the copy of click inside typer: known by what they can do.
         if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
             raise
+        usage: Any = error
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help
-            error.show()
-            sys.exit(error.exit_code)
-        message, context = error.format_message(), getattr(error, "ctx", None)
+            usage.show()
+            sys.exit(usage.exit_code)
+        message, context = usage.format_message(), getattr(usage, "ctx", None)
         stop = "" if message.endswith((".", "?")) else "."
-        _fail(f"{message}{stop} See {context.command_path} --help" if context else message, error.exit_code)
+        _fail(f"{message}{stop} See {context.command_path} --help" if context else message, usage.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

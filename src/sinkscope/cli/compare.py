@@ -40,12 +40,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     """The folders of runs among these and right below them, each once."""
     runs: dict[Path, Path] = {}
     for path in paths:
-        settings = path / "settings.json"
-        inside = [settings] if settings.is_file() else sorted(path.glob("*/settings.json"))
-        if not inside:
+        files = [*path.glob("settings.json")] or sorted(path.glob("*/settings.json"))
+        if not files:
             raise InputError(
                 f"{path} is not the folder of an evaluation, and none lies in it; give --out of `evaluate`"
             )
-        for file in inside:
+        for file in files:
             runs.setdefault(file.parent.resolve(), file.parent)
     return list(runs.values())

@@ -28,8 +28,9 @@ def models(
 
     if source is None:
         listed = families()
-        tables = [(title.capitalize(), table(rows[0], map(dict.values, rows))) for title, rows in listed.items()]
-        show_result(json, listed, (line for titled in tables for line in titled))
+        tables = [table(list(rows[0]), [list(row.values()) for row in rows]) for rows in listed.values()]
+        lines = (line for title, shown in zip(listed, tables, strict=True) for line in (title.capitalize(), shown))
+        show_result(json, listed, lines)
         return
     resolve_device(device)  # a wrong name is told before a download
     checkpoint = find(source, revision)
@@ -44,12 +45,8 @@ def models(
         model = ss.load(source, device, dtype, revision)
         result = model.check()
     data["check"] = [{**vars(finding), "passed": finding.passed} for finding in result.findings]
-    rows = [
-        (row.what, f"{row.measured:.2g}", f"{row.bound:.2g}", "ok" if row.passed else "FAILED")
-        for row in result.findings
-    ]
-    lines = [f"Self-check in {model.dtype} on {model.device}", table(("checked", "measured", "bound", ""), rows)]
-    show_result(json, data, lines)
+    checked = table(("checked", "measured", ""), result.rows)
+    show_result(json, data, [f"Self-check in {model.dtype} on {model.device}", checked])
     result.require()
 
 

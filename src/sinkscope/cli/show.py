@@ -102,11 +102,11 @@ def tell(trace: ss.Trace, epsilon: float | None, rule: str, everything: bool, js
     shown = summary if everything else summary[summary["section"].isin(SHORT)]
     rows = [
         (
-            "" if repeated else row.section, titled(row.measure), number(row.value, ".3g") or "unknown",
-            " … ".join(filter(None, (number(row.low, ".3g"), number(row.high, ".3g")))),
-            row.unit + (f" ({row.note})" if row.note else ""),
+            "" if repeated else row["section"], titled(row["measure"]), number(row["value"], ".3g") or "unknown",
+            " … ".join(filter(None, (number(row[bound], ".3g") for bound in ("low", "high")))),
+            row["unit"] + (f" ({row['note']})" if row["note"] else ""),
         )
-        for row, repeated in zip(shown.itertuples(), shown["section"].eq(shown["section"].shift()), strict=True)
+        for row, repeated in zip(shown.to_dict("records"), shown["section"].eq(shown["section"].shift()), strict=True)
     ]  # fmt: skip
     named = [verdict.question for verdict in diagnosis.verdicts] + [text for row in rows for text in (row[1], row[4])]
     more = "more rows: --all; step by step: --view FILE.html --open; figures: --figures FOLDER"

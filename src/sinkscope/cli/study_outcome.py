@@ -92,7 +92,8 @@ def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -
             ]
             if len(models) == 1:
                 top += [share.heading for share in TAKEN]
-                body = [[*cells, *_taken(line[models[0]])] for cells, line in zip(body, lines.values(), strict=True)]
+                for cells, line in zip(body, lines.values(), strict=True):
+                    cells += [wording.number(line[models[0]].get(share), ".0%") for share in TAKEN]
             yield from (*aligned([top, *body]), "")
 
 
@@ -112,12 +113,6 @@ def _cell(row: dict[Any, Any], measure: str) -> str:
         lost = row["difference"]
         return f"{row[NATS]:.2f}" + (f" ({round(lost, 2) + 0.0:+.2f})" if lost == lost else "")
     return f"{100 * row[ACCURACY]:.0f} ({100 * row['low']:.0f}–{100 * row['high']:.0f})"
-
-
-def _taken(row: dict[Any, Any]) -> list[str]:
-    """What a policy masked."""
-    values = [row.get(share) for share in TAKEN]
-    return ["" if value is None or value != value else f"{value:.0%}" for value in values]
 
 
 def _warnings(frames: Any, out: Path) -> Iterator[str]:

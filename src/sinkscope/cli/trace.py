@@ -221,11 +221,12 @@ def strongest(trace: ss.Trace, count: int = 3) -> list[dict[str, Any]]:
     data = trace.dataset.isel(sample=0)
     shown = step_position_map(trace.dataset.isel(sample=[0]))[0]
     unit = "% of a distant query's attention" if shown.attrs["units"] == PERCENT else "× uniform"
+    mean = dict(enumerate(shown.mean("step").values.tolist()))
+    seen = [key for key, received in mean.items() if received == received]  # NaN: never seen
     keys = []
-    for key, received in enumerate(shown.mean("step").values):
-        ids = data["tokens"].isel(key=key).values
+    for key in sorted(seen, key=mean.__getitem__, reverse=True)[:count]:
+        ids, position = data["tokens"].isel(key=key).values, int(data["position"].isel(key=key))
         token = trace.token_text(int(ids[ids >= 0][-1])) if (ids >= 0).any() else "?"
-        about = {"position": int(data["position"].isel(key=key)), "token": token, "received": float(received)}
-        keys.append({**about, "words": f"{received:.1f}{unit}"})
-    judged = [key for key in keys if key["received"] == key["received"]]  # NaN: never seen
-    return sorted(judged, key=lambda key: key["received"], reverse=True)[:count]
+        words = f"{mean[key]:.1f}{unit}"
+        keys.append({"position": position, "token": token, "received": mean[key], "words": words})
+    return keys
