@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers import golden
+from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 from tests.helpers.forked import forked
 
 import sinkscope as ss
@@ -45,18 +45,8 @@ def source(family: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the LLaDA checkpoint with a byte-level tokenizer beside it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    folder = tmp_path_factory.mktemp("model") / "llada"
-    shutil.copytree(golden.checkpoint("llada"), folder)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"chat_template": "{% for turn in messages %}<{{ turn['content'] }}>{% endfor %}"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return folder
+    template = "{% for turn in messages %}<{{ turn['content'] }}>{% endfor %}"
+    return checkpoint_with_tokenizer("llada", tmp_path_factory.mktemp("model") / "llada", template)
 
 
 @pytest.mark.slow

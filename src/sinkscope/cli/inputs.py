@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError, nearest
-from sinkscope.base.files import one_line
+from sinkscope.base.files import reading
 
 if TYPE_CHECKING:
     from sinkscope.decoding import Decoding
@@ -67,25 +67,24 @@ def prompts_in(path: Path) -> list[Any]:
     from sinkscope.tasks.sources import json_lines, text_of
 
     text = text_of(path, "give a text in each line, or JSON lines")
+    named: Iterable[tuple[str, Any]]
     if path.suffix == ".json" and text.lstrip().startswith("["):
-        try:
-            entries = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: no list in JSON ({one_line(error)})") from error
-        if not entries:
+        with reading(path, "give a list of prompts"):
+            named = [(f"{path}, entry {number}", entry) for number, entry in enumerate(json.loads(text), 1)]
+        if not named:
             raise InputError(f"{path} is an empty list; give prompts")
-        rows = [entry if isinstance(entry, dict) else {"prompt": entry} for entry in entries]
-        return [_prompt(row, f"{path}, entry {number}") for number, row in enumerate(rows, 1)]
-    if path.suffix not in (".jsonl", ".json") and not text.lstrip().startswith("{"):
+    elif path.suffix in (".jsonl", ".json") or text.lstrip().startswith("{"):
+        named = json_lines(text, path)
+    else:
         return [line.strip() for line in text.splitlines() if line.strip()]
-    return [_prompt(row, where) for where, row in json_lines(text, path)]
-
-
-def _prompt(row: Mapping[str, Any], where: str) -> Any:
-    prompt = next((row[name] for name in ("messages", "prompt", "text") if name in row), None)
-    if not prompt or not isinstance(prompt, list if "messages" in row else str):
-        raise InputError(f"{where}: expected prompt or text, a text, or messages, a list of turns")
-    return prompt
+    prompts = []
+    for where, entry in named:
+        row = entry if isinstance(entry, dict) else {"prompt": entry}
+        prompt = next((row[name] for name in ("messages", "prompt", "text") if name in row), None)
+        if not prompt or not isinstance(prompt, list if "messages" in row else str):
+            raise InputError(f"{where}: expected prompt or text, a text, or messages, a list of turns")
+        prompts.append(prompt)
+    return prompts
 
 
 def read_ids(path: Path) -> Any:
