@@ -61,7 +61,7 @@ def test_what_a_checkpoint_is(family: str, sinkscope) -> None:
     count = sum(torch.Size(shape).numel() for shape in golden.manifest(family)["parameters"].values())
     assert rows["parameters"].replace(",", "") == str(count)
     for each, dtype in ((4, "float32"), (2, "bfloat16")):
-        told = f"{each * count / 1e6:.1f} MB" if each * count >= 1e6 else f"{each * count / 1e3:.0f} kB"
+        told = f"{each * count / 1e6:.1f} MB" if each * count >= 1e6 else f"{each * count / 1e3:.1f} kB"
         assert f"{told} in {dtype}" in rows["memory for weights"]
     assert rows["tokenizer"].startswith("none")
 

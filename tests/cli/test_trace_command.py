@@ -18,6 +18,7 @@ from tests.helpers.forked import forked
 
 import sinkscope as ss
 from sinkscope import cli
+from sinkscope.cli.show import WORDS
 
 LLADA = ["--decoding", "length=8,steps=4,block=4"]
 OPTIONS = {
@@ -85,6 +86,10 @@ def test_one_prompt_uses_the_official_stream(sinkscope: Any, tmp_path: Path) -> 
     np.testing.assert_array_equal(trace.dataset["tokens"].values[0, 1], run.states[2, 0].numpy())
     assert json.loads(trace.attributes["seed"]) == 7
     assert re.search(r"attention removed [\d.]+%", result.out)
+    shown = sinkscope("show", "t.zarr.zip").out
+    for word in ("absorbed", "drains", "hubs"):  # the last two are asked about in the diagnosis
+        assert f"\n{word}: {WORDS[word]}\n" in shown
+    assert "\nenrichment: " not in shown
 
 
 def test_capture_options(sinkscope: Any, tmp_path: Path) -> None:

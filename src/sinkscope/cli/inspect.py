@@ -50,19 +50,17 @@ def inspect(
     if out is not None:  # now, and not after minutes of computing
         check_target(out, "--out", folder=True)
         check_target(out / "inspection.csv", "--out", force)
-    trace = ss.Trace.open(Path(source)) if source.endswith((".zarr.zip", ".partial")) else None
-    if trace is not None:
+    trace, too_few = None, "--limit should be at least 2: patches take their vectors from another prompt"
+    if source.endswith((".zarr.zip", ".partial")):
         refuse(
             context, "is not for a trace, whose prompts and steps are there: leave it out",
             "task", "limit", "decoding", "length", "steps",
         )  # fmt: skip
+        trace = ss.Trace.open(Path(source))
         limit = trace.dataset.sizes["sample"]
-        if limit < 2:
-            raise InputError(
-                "this trace has one prompt; patches need a second one: record several, or give a model and --task"
-            )
-    elif limit < 2:
-        raise InputError("--limit should be at least 2: patches take their vectors from another prompt")
+        too_few = "this trace has one prompt; patches need a second one: record several, or give a model and --task"
+    if limit < 2:
+        raise InputError(too_few)
     if limit < LEAST:
         say(f"{limit} prompts: every verdict will be undecided, because they need {LEAST} or more", stderr=True)
     if trace is not None:
