@@ -57,12 +57,12 @@ class PluggedGroup(CommandGroup):
 @cache
 def plugged() -> dict[str, Any]:
     """Name → command of what is installed; in place of one that is not, or is broken, a command that says so."""
-    app = typer.Typer()
+    app, points = typer.Typer(), entry_points(group=GROUP)
     refused = {
         name: f"sinkscope {name} is not installed here: pip install sinkscope-{name} (in a checkout: pip install -e {name})"
         for name in APART
     }
-    for point in entry_points(group=GROUP):
+    for point in points:
         try:
             theirs = point.load()
             for info in (theirs.info, *theirs.registered_commands):  # their help reads like ours
@@ -72,8 +72,8 @@ def plugged() -> dict[str, Any]:
         except Exception as error:  # a stranger's package may raise anything when it is imported
             refused[point.name] = f"{point.value} cannot be loaded ({error}); mend or uninstall it"
     for name, why in refused.items():
-        refuse = app.command(name, cls=Command, help="Cannot be loaded.", hidden=name in APART, **PASSED_ON)
-        refuse(_refusal(why))
+        missing = name not in [point.name for point in points]
+        app.command(name, cls=Command, help="Cannot be loaded.", hidden=missing, **PASSED_ON)(_refusal(why))
     return dict(typer.main.get_group(app).commands)
 
 
