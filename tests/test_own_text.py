@@ -64,7 +64,7 @@ READ = {
     "cli/lm_eval.py": (2, "an option; the name of a module"),
     "cli/options.py": (1, "the flag of an option"),
     "cli/show.py": (6, "options, and names of files"),
-    "cli/study_outcome.py": (1, "the name of a model, which people write"),
+    "cli/study_output.py": (1, "the name of a model, which people write"),
     "cli/trace.py": (5, "names of files; the name of a model"),
     "generation/timing.py": (1, "the name of a type of torch"),
     "inspection/lens.py": (1, "parts of a tensor"),

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tests.report import studies
 
 from sinkscope.base.errors import InputError
-from sinkscope.cli.study_outcome import outcome_lines
+from sinkscope.cli.study_output import outcome_lines
 from sinkscope.report.figures import look
 from sinkscope.report.html import LONGEST, spelled
 from sinkscope.report.study import charts, drawing, make_report, matrix, overview, scores, source
