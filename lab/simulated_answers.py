@@ -20,8 +20,8 @@ from sinkscope.decoding.llada import LladaDecoding
 from sinkscope.study.comparison import compare_runs
 from sinkscope.study.measured import Studied, collect
 from sinkscope.study.names import control
-from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, Record
+from sinkscope.tasks.registry import GUESSED
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
 

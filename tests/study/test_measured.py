@@ -32,6 +32,21 @@ def records(models: str, tasks: tuple[str, ...], policies: tuple[str, ...]) -> p
     )  # fmt: skip
 
 
+def test_who_guesses_in_the_battery_has_nothing_to_lose() -> None:
+    """One in four right is less than guessing gives where three people have a thing; where answers are computed it is more."""
+    answers = records("a", ("battery",), ("none", "top:1", "random(top:1)")).assign(
+        passed=lambda rows: rows["document"] == "d0"
+    )
+    asked = {"state": (1 / 3, False), "arithmetic": (0.0, True), "retrieval": (1.0, False)}
+    for skill, (guess, able) in asked.items():
+        level = {"retrieval": 1}.get(skill, 2)
+        frame = answers.assign(document=answers["document"].str.replace("d", f"{skill}@{level}/test-"))
+        (measured,) = collect({"records": frame}, {"a": Studied("llada")})
+        assert (measured.guess, measured.able) == (pytest.approx(guess), able)
+        assert measured.lost("top:1") is not None
+        assert judge([measured])["robust-1"]["a"][0].status == Status.UNDECIDED
+
+
 def test_all_tasks_and_sets_of_traces_of_a_study_are_measured() -> None:
     """Two tasks, two sets of traces and pairs: each is judged, models beside each other."""
     answers = records(

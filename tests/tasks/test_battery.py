@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise, product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sinkscope.tasks.battery.skills import OPERATIONS, after_mark
 from sinkscope.tasks.evaluate import decoding_options
 from sinkscope.tasks.generated import split_of
 from sinkscope.tasks.grading import task_of
+from sinkscope.tasks.registry import guessed
 from sinkscope.tasks.task import Document
 
 EACH = 12
@@ -84,6 +86,38 @@ def test_signs_and_the_words_around_an_answer() -> None:
     for quote in ("`", '"'):
         assert graded("brackets@2", before=quote, between=", ", after=quote)
     assert not graded("brackets@2", before="( ")
+
+
+@pytest.mark.parametrize("skill", ["retrieval", "relations", "logic", "state"])
+def test_who_draws_an_answer_from_the_question_is_right_as_often_as_guessed(skill: str) -> None:
+    rng = Random(0)
+    for level in skill_of(skill).levels:
+        task, right = get(f"battery:{skill}@{level}"), 0
+        documents = [document for _ in range(8) for document in task.documents(100)]
+        for document in documents:
+            if skill == "logic":
+                offered = re.findall(r"then (\w+)", document.question)
+                answer = " ".join([document.question.split()[2], *(word for word in offered if rng.random() < 0.5)])
+            elif skill == "relations":
+                links = re.findall(r"(\w+) gives to (\w+)", document.question)
+                people = {name for link in links for name in link}
+                answer = rng.choice(sorted(people - set(re.findall(r"starts with (\w+)", document.question))))
+            else:
+                answer = rng.choice(re.findall(r"the (\w+)[.,]", document.question))
+            right += task.grade(document, f"#### {answer}").passed
+        expected = guessed(task.name, [document.id for document in documents])
+        assert right / 800 == pytest.approx(expected, abs=4 * (expected * (1 - expected) / 800) ** 0.5)
+
+
+def test_guessing_in_all_strata_is_the_mean_over_documents(test: list[Document]) -> None:
+    levels = [stratum.guessed for stratum in strata()]
+    ids = [document.id for document in test]
+    assert guessed("battery:chat", ids) == pytest.approx(sum(levels) / 27)
+    assert guessed("battery", ids[:2]) == pytest.approx(
+        (1 / 2 + 1 / 3) / 2
+    )  # two facts; three people besides the first
+    assert guessed("battery:copying", ["copying@4/test-0"]) == guessed("gsm8k", ["test-0"]) == 0
+    assert guessed("blimp", []) == 0.5
 
 
 def test_answers_follow_from_their_questions(train: list[Document]) -> None:

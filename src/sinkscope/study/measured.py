@@ -19,8 +19,7 @@ from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import mean_interval
 from sinkscope.study.names import SINK, control, pooled, role
 from sinkscope.study.paper import TABLE
-from sinkscope.tasks.choices import GUESSED
-from sinkscope.tasks.registry import base_and_scheme
+from sinkscope.tasks.registry import base_and_scheme, guessed
 from sinkscope.verdicts import Measure, Verdict
 from sinkscope.verdicts.diagnosis import diagnosis
 from sinkscope.verdicts.mask_rules import reached
@@ -122,7 +121,7 @@ def _scored(frames: Frames, models: Models) -> Iterator[Measures]:
                     runs.setdefault(part_played, runs[policy])
             about = f"{task}, {decoding}" if kind == Kind.TEXTS or decodings[task] > 1 else task
             base = base_and_scheme(task)[0]
-            guess = GUESSED.get(base, 0.0)
+            guess = guessed(task, part["document"].astype(str))
             yield Measures(model, kind=kind, about=about, runs=runs, guess=guess, bears=base in TABLE)
 
 

@@ -55,10 +55,9 @@ from sinkscope.study.paper import is_published
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.skills import skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
-from sinkscope.tasks.choices import GUESSED
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.registry import base_and_scheme
+from sinkscope.tasks.registry import guessed
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.trace.trace import Trace
 from sinkscope.verdicts import UNKNOWN, Measure, wording
@@ -123,8 +122,9 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     asked = [cell for cell in cells if cell.floor and cell.policy == "none" and cell.kind == "evaluate"]
     rows = []
     for cell in asked:
-        right = [grade for grade in grades_of(store, cell) if grade is not None]
-        guess = GUESSED.get(base_and_scheme(cell.task)[0], 0.0)
+        answers = store.answers(cell.id)
+        right = [grade.passed for _, grade in answers.values() if grade is not None]
+        guess = guessed(cell.task, (document for document, _ in answers))
         floor = guess + cell.floor * (1 - guess)
         if len(right) == cell.answers and sum(right) < floor * len(right):
             row = {"model": cell.model.name, "task": cell.task, "n": len(right)}

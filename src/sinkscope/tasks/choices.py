@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 RAW = Scheme("raw", source="the continuation with the highest likelihood")
 CHARACTER = Scheme("character", source="the same, divided by the continuation's characters (lm-eval's acc_norm)")
-GUESSED = {"blimp": 0.5, "piqa": 0.5, "sciq": 0.25, "arc_easy": 0.25, "hellaswag": 0.25}
-"""Task → the accuracy of guessing."""
 DEFAULT = {"blimp": RAW, "piqa": CHARACTER, "sciq": CHARACTER, "arc_easy": RAW, "hellaswag": CHARACTER}
 """Task → the scheme that it has unless another is named."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Thing = TypeVar("Thing")
 
+GUESSED = {"blimp": 0.5, "piqa": 0.5, "sciq": 0.25, "arc_easy": 0.25, "hellaswag": 0.25}
+"""Choices by likelihood: the accuracy of guessing."""
 TASKS = {  # name: module with a function `task(scheme, family, data)`, or module:function
     "word_problems": "sinkscope.tasks.word_problems",
     "small_code": "sinkscope.tasks.small_code",
@@ -23,7 +26,7 @@ TASKS = {  # name: module with a function `task(scheme, family, data)`, or modul
     "gsm8k": "sinkscope.tasks.gsm8k",
     "humaneval": "sinkscope.tasks.humaneval",
     "text": "sinkscope.tasks.text",
-    **{name: f"sinkscope.tasks.choices:{name}" for name in ("blimp", "piqa", "sciq", "arc_easy", "hellaswag")},
+    **{name: f"sinkscope.tasks.choices:{name}" for name in GUESSED},
 }
 
 
@@ -55,6 +58,17 @@ def is_file(name: str) -> bool:
 
 def names() -> list[str]:
     return [*TASKS, *REGISTERED]
+
+
+def guessed(task: str, documents: Iterable[str]) -> float:
+    """The accuracy of guessing; of the battery, whose skills differ, the mean over these documents (their ids)."""
+    base, _ = base_and_scheme(task)
+    if base != "battery":
+        return GUESSED.get(base, 0.0)
+    from sinkscope.tasks.battery import stratum_of
+
+    strata = [stratum for stratum in map(stratum_of, documents) if stratum]
+    return sum(stratum.guessed for stratum in strata) / max(1, len(strata))
 
 
 def get(name: str, family: str | None = None, data: str | Path | None = None, sandbox: str = "auto") -> Task:

@@ -172,7 +172,7 @@ class Measures:
             return None
         if self.kind == Kind.TEXTS:
             return Estimate(*(1.0 - math.exp(-min(nats, ALL_LOST)) for nats in mean_difference(pair[1], pair[0])))
-        return Estimate(*(points / (1 - self.guess) for points in paired_interval(*pair)))
+        return Estimate(*(points / self._guessed_wrong for points in paired_interval(*pair)))
 
     def part_lost(self, policy: str, part: float) -> float:
         """What a part of a policy's loss would be: of nats, or of points; at least 0."""
@@ -190,7 +190,12 @@ class Measures:
         return Estimate(1.0 - lost.value, 1.0 - lost.high, 1.0 - lost.low)
 
     def _above_guessing(self, accuracy: float) -> float:
-        return (accuracy - self.guess) / (1 - self.guess)
+        return (accuracy - self.guess) / self._guessed_wrong
+
+    @property
+    def _guessed_wrong(self) -> float:
+        """The share of answers that guessing gets wrong; NaN where none is, and nothing can be told."""
+        return 1 - self.guess or math.nan
 
     def _pair(self, policy: str, base: str) -> tuple[list[float], list[float]] | None:
         before, after = (self.runs[name].scores if name in self.runs else {} for name in (base, policy))

@@ -46,6 +46,11 @@ class Stratum(NamedTuple):
     def __str__(self) -> str:
         return f"{self.skill}@{self.level}"
 
+    @property
+    def guessed(self) -> float:
+        """The chance that an answer drawn from those that the question offers is right."""
+        return skill_of(self.skill).guessed(self.level)
+
     def source(self, seed: str = "") -> Source:
         """Its documents; seed: for training, of which every seed gives others."""
         skill = skill_of(self.skill)

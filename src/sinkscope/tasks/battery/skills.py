@@ -61,6 +61,8 @@ class Skill:
         form: what stands after the mark, in words for an instruct model.
         make: (random numbers, difficulty) → a question.
         right: (document, what stands after the mark) → whether it is right.
+        guessed: difficulty → the accuracy of drawing an answer from those that a question offers; 0 where it offers none,
+            because the answer is computed, or as long as whoever answers makes it.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Skill:
     form: str
     make: Callable[[Random, int], Draft]
     right: Callable[[Document, str], bool] = same_words
+    guessed: Callable[[int], float] = lambda level: 0.0
 
 
 def retrieval(rng: Random, facts: int) -> Draft:
@@ -328,11 +331,13 @@ def copying(rng: Random, distance: int) -> Draft:
 SKILLS = {
     skill.name: skill
     for skill in (
-        Skill("retrieval", "facts", (2, 4, 8), 1, 40, "the one word", retrieval),
-        Skill("relations", "hops", (1, 2, 4), 1, 32, "the one name", relations),
+        Skill("retrieval", "facts", (2, 4, 8), 1, 40, "the one word", retrieval, guessed=lambda facts: 1 / facts),
+        Skill(  # everyone but whom the ball starts with
+            "relations", "hops", (1, 2, 4), 1, 32, "the one name", relations, guessed=lambda hops: 1 / (hops + BEYOND),
+        ),
         Skill(
             "logic", "rules", (1, 3, 5), 1, 20, "every word that is true, the first one included, and nothing else", logic,
-            right_logic,
+            right_logic, lambda rules: 0.5**rules,  # of each rule, whether it applies
         ),
         Skill(
             "planning", "moves", (2, 4, 6), 1, 7,
@@ -341,7 +346,7 @@ SKILLS = {
             planning, right_planning,
         ),
         Skill("composition", "operations", (2, 3, 4), 2, 12, "the words that are left, in order", composition),
-        Skill("state", "updates", (1, 2, 4), 1, 32, "the one word", state),
+        Skill("state", "updates", (1, 2, 4), 1, 32, "the one word", state, guessed=lambda updates: 1 / PEOPLE),
         Skill("arithmetic", "operations", (2, 4, 6), 1, 64, "the number", arithmetic),
         Skill("brackets", "depth", (2, 4, 8), 1, 32, "the closing brackets that are missing", brackets, right_brackets),
         Skill("copying", "words in between", (4, 12, 32), 1, len(THINGS) - COPIED, "the three words", copying),
