@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from sinkscope.statistics import (
     over_seeds,
     paired_interval,
     ratio_interval,
+    share_interval,
     sign_flip,
     standard_error,
     wilson,
@@ -98,6 +100,23 @@ def test_wilson_covers() -> None:
         inside = [k for k in range(n + 1) if wilson(k, n).low <= p <= wilson(k, n).high]
         coverage = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in inside)
         assert 0.91 <= coverage <= 0.99, p
+
+
+def test_an_interval_of_scores_in_clusters_covers() -> None:
+    """Pairs of a paradigm are right together; as if each of them stood alone, the interval would be too narrow."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(67), 15)
+    covered = Counter[str]()
+    for _ in range(400):
+        shares = rng.beta(4 * 0.8, 4 * 0.2, 67)  # 15 pairs of each: a design effect of 1 + 14 / 5
+        scores = rng.random(len(groups)) < shares[groups]
+        for name, clusters in (("together", groups), ("alone", None)):
+            low, high = share_interval(scores, clusters)
+            covered[name] += low <= 0.8 <= high
+    assert covered["together"] > 0.92 * 400
+    assert covered["alone"] < 0.8 * 400
+    even = [1, 0, 1, 0, 1, 0]  # groups that hardly vary make nothing surer
+    assert share_interval(even, list("aabbcc")) == share_interval(even, list("aaaaaa")) == wilson(3, 6)
 
 
 # ---- two runs ------------------------------------------------------------------------------------

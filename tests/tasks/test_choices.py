@@ -14,7 +14,10 @@ from tests.helpers.smollm2 import fetched_smollm2
 import sinkscope as ss
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.reading import MaskedReading
+from sinkscope.statistics import wilson
+from sinkscope.study.comparison import compare_runs
 from sinkscope.tasks import registry
+from sinkscope.tasks.evaluation import Evaluation, Record
 from sinkscope.tasks.likelihood import likelihoods
 from sinkscope.tasks.reading import encode_pair
 
@@ -164,6 +167,9 @@ def test_the_sample_of_blimp() -> None:
     documents = registry.get("blimp").documents()
     assert len(documents) == 67 * 15
     assert len({document.extra["paradigm"] for document in documents[:67]}) == 67
+    ids = [document.id for document in documents]
+    assert registry.clusters("blimp:raw", ids) == [document.extra["paradigm"] for document in documents]
+    assert registry.clusters("piqa", ids) == ids
     about = json.loads(
         gzip.decompress(
             Path(registry.__file__).parent.joinpath("data", "blimp_sample.jsonl.gz").read_bytes()
@@ -171,6 +177,28 @@ def test_the_sample_of_blimp() -> None:
     )
     assert about["license"] == "CC BY 4.0"
     assert "Warstadt" in about["source"]
+
+
+def test_pairs_of_a_paradigm_say_less_than_pairs_of_others() -> None:
+    """Right in half of the paradigms altogether: as sure as from one pair of each. A table of runs says the same."""
+    ids = [document.id for document in registry.get("blimp").documents(67 * 4)]
+    easy = set(registry.clusters("blimp", ids)[:34])
+    settings = {
+        "model": {"source": "m", "family": "causal", "dtype": "float32", "weights": ""}, "policy": None,
+        "decoding": json.loads(ss.GreedyDecoding().to_json()), "task": {"task": "blimp"},
+    }  # fmt: skip
+    run = Evaluation(
+        tuple(
+            Record(
+                document=name, index=i, seed=0, prompt="", output="", extracted="", passed=name.rpartition("-")[0] in easy,
+                reason="", steps=1, forwards=1, settings=settings,
+            )
+            for i, name in enumerate(ids)
+        ),
+        settings,
+    )  # fmt: skip
+    assert run.interval == pytest.approx(wilson(34, 67), abs=0.002)
+    assert compare_runs([run])[["low", "high"]].to_numpy()[0].tolist() == list(run.interval)
 
 
 @pytest.mark.slow

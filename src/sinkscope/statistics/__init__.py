@@ -18,6 +18,7 @@ from sinkscope.statistics.interval import (
     mean_interval,
     minimal_detectable_effect,
     ratio_interval,
+    share_interval,
     slope_interval,
     standard_error,
     wilson,
@@ -44,5 +45,5 @@ __all__ = [
     "Scores", "accuracy", "align", "bounded", "compare", "difference", "effect_over_control", "equal_means",
     "equal_ratios", "equal_shifts",
     "holm", "kept_share", "mcnemar", "mean_difference", "mean_interval", "minimal_detectable_effect", "over_seeds",
-    "paired_interval", "ratio_interval", "sign_flip", "slope_interval", "standard_error", "wilson",
+    "paired_interval", "ratio_interval", "share_interval", "sign_flip", "slope_interval", "standard_error", "wilson",
 ]  # fmt: skip

@@ -105,6 +105,26 @@ def wilson(right: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     return score_interval(right, n, normal_quantile(confidence))
 
 
+def share_interval(scores: ArrayLike, clusters: ArrayLike | None = None, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's interval of a mean of scores between 0 and 1.
+
+    clusters: the group of each score, where those of one group rise and fall together: the mean then varies as one over fewer
+    scores. Their number is n / the design effect (Kish 1965, *Survey Sampling*), which is how much larger the variance of the
+    mean is over groups than over scores, and counts as at least 1; scores of a single group are taken as they are.
+
+    >>> share_interval([1, 0, 1, 0]) == share_interval([1, 0, 1, 0], list("abcd")) == wilson(2, 4)
+    True
+    """
+    values = checked_scores(scores)
+    n, right, effect = len(values), min(float(len(values)), float(values.sum())), 1.0
+    _, index = np.unique(np.arange(n) if clusters is None else np.asarray(clusters), return_inverse=True)
+    apart = values - values.mean()
+    sums = np.bincount(index, apart)
+    if len(sums) > 1 and apart.any():
+        effect = max(1.0, (sums @ sums) * (n - 1) * len(sums) / ((apart @ apart) * n * (len(sums) - 1)))
+    return wilson(right / effect, n / effect, confidence)
+
+
 def score_interval(right: float, n: float, z: float) -> Interval:
     """Wilson's interval at a quantile z of the normal distribution."""
     share = right / n

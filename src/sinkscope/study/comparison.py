@@ -27,14 +27,12 @@ from sinkscope.statistics import (
     compare,
     effect_over_control,
     holm,
-    mean_interval,
     minimal_detectable_effect,
     standard_error,
-    wilson,
 )
 from sinkscope.study.names import control, name_of, natural, pooled
 from sinkscope.study.paper import published
-from sinkscope.tasks.evaluation import Evaluation, Record, score_of
+from sinkscope.tasks.evaluation import Evaluation, Record, interval_of, score_of
 from sinkscope.tasks.task import ACCURACY, scheme_name
 
 if TYPE_CHECKING:
@@ -153,7 +151,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
         """Between the means over draws of two runs."""
         return compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
 
-    rows = {name: _plain(by_name[name], draws[name], name) for name in sorted(by_name, key=in_order)}
+    rows = {name: _plain(by_name[name], documents, draws[name], name) for name in sorted(by_name, key=in_order)}
     for name, row in rows.items():
         controls = controls_of(name, by_name)
         compared = tested and name != "none" and "none" in draws
@@ -187,16 +185,13 @@ def controls_of(policy: str, names: Iterable[str]) -> dict[str, str]:
     return {kind.match: name for name, kind in kinds if kind is not None and kind.like == policy}
 
 
-def _plain(runs: list[Evaluation], draws: Scores, name: str) -> dict[str, Any]:
+def _plain(runs: list[Evaluation], documents: Sequence[str], draws: Scores, name: str) -> dict[str, Any]:
     """One run, or the draws of a control, by itself."""
     kind, settings, measure = control(name), runs[0].settings, runs[0].measure
     values = draws.mean(0)
     records = [record for run in runs for record in run.records]
-    low, high = (
-        wilson(min(float(len(values)), float(values.sum())), len(values))
-        if measure == ACCURACY
-        else mean_interval(values)[1:]
-    )
+    scores = dict(zip(documents, values.tolist(), strict=True))
+    low, high = interval_of(settings["task"]["task"], scores, measure)
     return {
         "model": settings["model"]["source"], "task": settings["task"]["task"], "scheme": scheme_name(settings["task"]),
         "policy": name, "n": len(values), "draws": len(draws), measure: float(values.mean()), "stderr": standard_error(values),

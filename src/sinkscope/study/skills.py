@@ -34,6 +34,7 @@ from sinkscope.statistics import (
     equal_ratios,
     equal_shifts,
     paired_interval,
+    share_interval,
     wilson,
 )  # fmt: skip
 from sinkscope.study.names import control, pooled
@@ -220,7 +221,7 @@ def _rows(scores: pd.Series, plain: pd.Series) -> list[dict[str, Any]]:
         parts = [(None, of_skill), *of_skill.groupby("difficulty")] if len(of_skill) else []
         for level, at_level in parts:
             n, right = len(at_level), float(at_level.sum())
-            low, high = wilson(min(float(n), right), n)
+            low, high = share_interval(at_level)
             row = {"skill": skill, "difficulty": level, "n": n, "accuracy": right / n, "low": low, "high": high}
             if at_level.index.isin(plain.index).all():
                 paired = compare(at_level.to_numpy(), plain[at_level.index].to_numpy())

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sinkscope.base.errors import InputError
 from sinkscope.base.extras import EXTRAS, Outcome
 from sinkscope.base.files import fit, reading
-from sinkscope.statistics import Interval, mean_interval, standard_error, wilson
+from sinkscope.statistics import Interval, mean_interval, share_interval, standard_error
 from sinkscope.tasks.battery import SKILLS, Stratum, stratum_of
 from sinkscope.tasks.records import ANSWER_AGAIN, Generation, Grade, RunFolder, RunSettings
+from sinkscope.tasks.registry import clusters
 from sinkscope.tasks.task import ACCURACY, NATS, PLAIN, scheme_name
 
 if TYPE_CHECKING:
@@ -139,12 +140,8 @@ class Evaluation:
 
     @property
     def interval(self) -> Interval:
-        """A 95 % interval: Wilson's of an accuracy; Student's over documents of nats per token."""
-        scores = self.scores()
-        if self.measure == NATS:
-            _, low, high = mean_interval(list(scores.values()))
-            return Interval(float(low), float(high))
-        return wilson(min(float(len(scores)), sum(scores.values())), len(scores))
+        """A 95 % interval: Wilson's of an accuracy (BLiMP's: over paradigms); Student's over documents of nats per token."""
+        return interval_of(self.settings["task"].get("task", ""), self.scores(), self.measure)
 
     def mean(self, name: str) -> float | None:
         """The mean of a number of the records (hidden_share, sinks_hit, key_share, …); None when no record has it."""
@@ -180,10 +177,7 @@ class Evaluation:
                 raise InputError(f"{self.settings['task'].get('task')} has no skills: evaluate the task battery")
             rows[stratum].append(score)
         order = sorted(rows.items(), key=lambda row: (SKILLS.index(row[0].skill), row[0].level))
-        lines = [
-            (*one, len(each), sum(each) / len(each), *wilson(min(float(len(each)), sum(each)), len(each)))
-            for one, each in order
-        ]
+        lines = [(*one, len(each), sum(each) / len(each), *share_interval(each)) for one, each in order]
         return pd.DataFrame(lines, columns=["skill", "difficulty", "n", "accuracy", "low", "high"])
 
     def __repr__(self) -> str:
@@ -309,6 +303,13 @@ def record_of(row: Generation, grade: Grade, settings: Mapping[str, Any]) -> Rec
             recorded = fit(kind.recorded, row.more)
         facts["extras"] |= {name: recorded.get(name) for name in kind.recorded.__annotations__}
     return Record(**{name: facts[name] for name in Record.__dataclass_fields__ if name in facts})
+
+
+def interval_of(task: str, scores: Mapping[str, float], measure: str) -> Interval:
+    """The 95 % interval of the mean of scores by document, as `Evaluation.interval` has it."""
+    if measure == NATS:
+        return Interval(*map(float, mean_interval(list(scores.values()))[1:]))
+    return share_interval(list(scores.values()), clusters(task, scores))
 
 
 def score_of(record: Record) -> float:

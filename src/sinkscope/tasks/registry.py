@@ -60,6 +60,12 @@ def names() -> list[str]:
     return [*TASKS, *REGISTERED]
 
 
+def clusters(task: str, documents: Iterable[str]) -> list[str]:
+    """What each document (by its id) is alike to others in: pairs of BLiMP in their paradigm; elsewhere each is by itself."""
+    of_pairs = base_and_scheme(task)[0] == "blimp"
+    return [name.rpartition("-")[0] if of_pairs else name for name in documents]
+
+
 def guessed(task: str, documents: Iterable[str]) -> float:
     """The accuracy of guessing; of the battery, whose skills differ, the mean over these documents (their ids)."""
     base, _ = base_and_scheme(task)
