@@ -16,12 +16,15 @@ from tests.policies.dense import Dense
 
 import sinkscope as ss
 from sinkscope.base.errors import InputError
+from sinkscope.base.masked import Masked
 from sinkscope.decoding import decoding_from_json
 from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading
 from sinkscope.tasks import likelihood, registry
+from sinkscope.tasks.answer import Item
 from sinkscope.tasks.prompting import start_token
-from sinkscope.tasks.reading import read_texts, text_ids
-from sinkscope.tasks.text import shipped
+from sinkscope.tasks.reading import text_ids
+from sinkscope.tasks.task import Document
+from sinkscope.tasks.text import read_texts, shipped
 
 IDS = torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46], [26, 43, 38, 32, 79, 50, 28, 84, 19, 71, 69]])
 GIVEN = 5
@@ -113,9 +116,8 @@ def test_the_bound_is_the_mean_over_all_masks(family: str, text: str) -> None:
         by_number.append(float(nats.values.mean()))
     expected = sum(by_number) / length
     # With as many copies as numbers of masks each number comes once, so that only the choice of tokens is left to chance.
-    texts = {str(n): IDS[0, :5].tolist() for n in range(300)}
-    read = read_texts(model, texts, MaskedReading(masks=length), policy, {name: int(name) for name in texts})
-    values = [read[name].nll for name in texts]
+    texts = [(asked(str(n)), IDS[0, :5].tolist()) for n in range(300)]
+    values = [read.more["nll"] for read in read_texts(model, texts, MaskedReading(masks=length), policy)]
     error = torch.tensor(values).std() / 300**0.5
     assert abs(sum(values) / 300 - expected) < 4 * error
     assert error < 0.1
@@ -134,17 +136,34 @@ def test_masks_are_common_nested_and_spread() -> None:
     assert likelihood.text_masks("a", 3, 2, 0.01).sum(1).tolist() == [1, 1]
 
 
+def asked(name: str, seed: int = 0) -> Item:
+    return Item(0, Document(name, "", ""), seed)
+
+
+def test_every_seed_of_a_control_is_read_by_itself() -> None:
+    model, reading, policy = golden.model("llama"), CausalReading(length=12, scored=8), ss.parse_policy("random(top:1)")
+    texts = [(asked("a", seed), list(range(3, 15))) for seed in (0, 1)]
+    first, second = read_texts(model, texts, reading, policy)
+    for together, text in zip((first, second), texts, strict=True):
+        (alone,) = read_texts(model, [text], reading, policy)
+        assert together.more["nats"] == pytest.approx(alone.more["nats"], abs=1e-4)
+    assert first.more["nats"] != pytest.approx(second.more["nats"], abs=1e-2)
+
+
 def test_batches_do_not_matter() -> None:
     model = golden.model("dream")
-    texts = {str(n): [(7 * n + 3 * i) % 90 for i in range(9 + n % 2)] for n in range(6)}
-    keys = {name: int(name) for name in texts}
+    texts = [(asked(str(n)), [(7 * n + 3 * i) % 90 for i in range(9 + n % 2)]) for n in range(6)]
     policy = ss.parse_policy("random(top:1)")
     for reading in (MaskedReading(masks=3), MaskedReading(share=0.5, masks=2), DenoisingReading(scored=4)):
-        one, many = (read_texts(model, texts, reading, policy, keys, rows) for rows in (1, 64))
-        for name in texts:
-            assert one[name].nll == pytest.approx(many[name].nll, abs=1e-4)
-            assert one[name].columns == many[name].columns
-            assert one[name].account == pytest.approx(many[name].account, abs=1e-4, nan_ok=True)
+        for one, many in zip(*(read_texts(model, texts, reading, policy, rows) for rows in (1, 64)), strict=True):
+            assert one.key == many.key
+            assert one.more["nll"] == pytest.approx(many.more["nll"], abs=1e-4)
+            assert one.more["columns"] == many.more["columns"]
+            shares = (
+                {"hidden": each.hidden} | {name: each.more[name] for name in Masked if name in each.more}
+                for each in (one, many)
+            )
+            assert next(shares) == pytest.approx(next(shares), abs=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +207,13 @@ def test_what_is_read_of_a_text(passages: Path) -> None:
     document = registry.get("text", "causal", passages).documents(1)[0]
     ids = text_ids(model, document.question)
     assert ids[0] == start_token(model) == model.ids.bos
-    short = read_texts(model, {"a": ids[:20]}, CausalReading(length=256, scored=128), None, {"a": 0})["a"]
-    assert (short.tokens, short.columns) == (20, tuple(range(1, 20))), "a short text is read whole"
-    cut = read_texts(model, {"a": ids}, CausalReading(length=16, scored=4), None, {"a": 0})["a"]
-    assert (cut.tokens, cut.columns) == (16, (12, 13, 14, 15))
+    (short,) = read_texts(model, [(asked("a"), ids[:20])], CausalReading(length=256, scored=128), None)
+    assert (short.more["prompt_tokens"], short.more["columns"]) == (20, [*range(1, 20)]), "a short text is read whole"
+    (cut,) = read_texts(model, [(asked("a"), ids)], CausalReading(length=16, scored=4), None)
+    assert (cut.more["prompt_tokens"], cut.more["columns"]) == (16, [12, 13, 14, 15])
     spread = model.logits(torch.tensor([ids[:15]]))[0].double().log_softmax(-1)
-    assert cut.values == pytest.approx([-float(spread[at - 1, ids[at]]) for at in cut.columns], abs=1e-4)
+    wanted = [-float(spread[at - 1, ids[at]]) for at in range(12, 16)]
+    assert cut.more["nats"] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_policy_begins_when_its_control_has_keys_to_choose_from() -> None:
@@ -253,7 +273,7 @@ def test_readings_are_checked() -> None:
     with pytest.raises(InputError, match="reads a text and generates none"):
         ss.generate(scratch, "Hello", MaskedReading())
     with pytest.raises(InputError, match="no token behind its start"):
-        read_texts(causal, {"a": [1]}, CausalReading(), None, {"a": 0})
+        read_texts(causal, [(asked("a"), [1])], CausalReading(), None)
 
 
 def test_the_passages_that_ship() -> None:

@@ -6,23 +6,18 @@ The base of tasks that are answered by likelihood (`text`, choices) is here; `li
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import Masked
 from sinkscope.decoding.base import Decoding
-from sinkscope.decoding.reading import CausalReading, DenoisingReading, MaskedReading, Reading
+from sinkscope.decoding.reading import CausalReading, MaskedReading, Reading
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import Policy
-from sinkscope.tasks import likelihood
 from sinkscope.tasks.prompting import start_token, tokenizer_of
 from sinkscope.tasks.records import Generation
-from sinkscope.tasks.task import Task, in_parts, seed_of
+from sinkscope.tasks.task import Task
 
 if TYPE_CHECKING:
     from sinkscope.tasks.answer import BatchSize, Item, Items
@@ -35,88 +30,6 @@ class ReadTask(Task):
     def read(self, model: Model, experiment: Experiment, items: Items, batch_size: BatchSize) -> list[Generation]:
         """The records of some documents; the experiment's decoding is a reading."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class ReadText:
-    """One text.
-
-    Attributes:
-        nll: nats per token: the mean over its scored tokens (masked copies count alike, whatever their number of masks).
-        values: of each scored token; columns: where it stands in the text, start token 0. Copies stand behind each other.
-        tokens: how many of the text were read. forwards: forward passes.
-        account: what the policy did, by the names of `Run`; NaN without one, or where it never acted.
-    """
-
-    nll: float
-    values: tuple[float, ...]
-    columns: tuple[int, ...]
-    tokens: int
-    forwards: int
-    account: Mapping[str, float]
-
-
-def read_texts(
-    model: Model,
-    texts: Mapping[str, Sequence[int]],
-    reading: Decoding,
-    policy: Policy | None,
-    keys: Mapping[str, int],
-    batch_size: BatchSize = "auto",
-) -> dict[str, ReadText]:
-    """What a model gives for some texts.
-
-    Args:
-        texts: name → token ids, start token included; longer ones than the reading's length are cut, shorter ones read whole.
-        keys: name → the seed of its random controls.
-    """
-    from sinkscope.tasks.answer import rows_at_once
-
-    reading = check_reading(model, reading)
-    by_length: dict[int, list[str]] = defaultdict(list)
-    for name, tokens in texts.items():
-        if len(tokens) < 2:
-            raise InputError(f"the text {name} has no token behind its start: give a longer one")
-        by_length[min(len(tokens), reading.length)].append(name)
-    read: dict[str, ReadText] = {}
-    # Texts of one length go together: without padding each is read as it would be alone.
-    for length, names in by_length.items():
-        given = length - min(reading.targets, length - 1)
-        copies = reading.masks if isinstance(reading, MaskedReading) else 1
-        together = rows_at_once(model, length, batch_size)
-        for batch in in_parts(names, max(1, together // copies)):
-            ids = torch.tensor([list(texts[name][:length]) for name in batch], device=model.device)
-            seeds = [keys[name] for name in batch]
-            where = torch.zeros(len(batch), copies, length, dtype=torch.bool)
-            where[:, :, given:] = True
-            if isinstance(reading, MaskedReading):
-                masks = [likelihood.text_masks(name, length - given, copies, reading.share) for name in batch]
-                where[:, :, given:] = torch.stack(masks)
-                seeds = [seed_of(f"{seed}/{copy}") for seed in seeds for copy in range(copies)]
-                nats = likelihood.masked_copies(model, ids, where, given, policy, seeds, together)
-            elif isinstance(reading, DenoisingReading):
-                steps = min(reading.steps, length - given)
-                nats = likelihood.denoised(model, ids, given, steps, policy, seeds)
-            else:
-                nats = likelihood.causal(model, ids, given, policy, seeds)
-            read |= zip(batch, _texts(nats, where), strict=True)
-    return read
-
-
-def _texts(nats: likelihood.Nats, where: torch.Tensor) -> Iterator[ReadText]:
-    """What was read of each text; where: Bool [text, copy, column]: the scored tokens, whose values are in this order."""
-    copies = where.shape[1]
-    values = iter(torch.split(nats.values.flatten(), where.sum(2).flatten().tolist()))
-    for number, columns in enumerate(where):
-        each = [next(values).tolist() for _ in range(copies)]
-        yield ReadText(
-            math.fsum(math.fsum(copy) / len(copy) for copy in each) / copies,
-            tuple(value for copy in each for value in copy),
-            tuple(columns.nonzero()[:, 1].tolist()),
-            where.shape[2],
-            nats.forwards * copies,
-            nats.acted(slice(number * copies, (number + 1) * copies)),
-        )
 
 
 def check_reading(model: Model, reading: Decoding) -> Reading:
