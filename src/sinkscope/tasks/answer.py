@@ -148,17 +148,14 @@ def halving(
     while queue:
         batch = queue.pop(0)
         try:
-            answers = give(batch)
+            yield give(batch)
+            continue
         except torch.cuda.OutOfMemoryError:
             if len(batch) == 1 or not allowed:
                 raise
-            answers = None  # outside of this block nothing holds on to the tensors of the failed batch
-        if answers is not None:
-            yield answers
-            continue
         from sinkscope.gpu.graphs import drop_unused
 
-        drop_unused()
+        drop_unused()  # not above, where the error still holds on to the tensors of the failed batch
         half = -(-len(batch) // 2)
         queue[:0] = [batch[:half], batch[half:]]
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -85,17 +86,15 @@ class ChoiceTask(ReadTask):
             raise InputError("choices of a diffusion model are measured by the bound: use MaskedReading(masks=32)")
         choices = [json.loads(item.document.extra["choices"]) for item in items]
         pairs = [
-            encode_pair(model, item.document.question, continuation)
-            for item, continuations in zip(items, choices, strict=True)
-            for continuation in continuations
+            [encode_pair(model, item.document.question, text) for text in texts]
+            for item, texts in zip(items, choices, strict=True)
         ]
-        rows = rows_at_once(model, max(sum(map(len, pair)) for pair in pairs), batch_size)
-        measured = likelihoods(model, pairs, policy, masks, rows=rows, greedy=False)
-        records, first = [], 0
-        for item, continuations in zip(items, choices, strict=True):
-            mine = slice(first, first + len(continuations))
-            first = mine.stop
-            scores, longest = measured[mine], max(sum(map(len, pair)) for pair in pairs[mine])
+        longest = [max(len(context) + len(continuation) for context, continuation in each) for each in pairs]
+        rows = rows_at_once(model, max(longest), batch_size)
+        measured = iter(likelihoods(model, [*chain(*pairs)], policy, masks, rows=rows, greedy=False))
+        records = []
+        for item, continuations, tokens in zip(items, choices, longest, strict=True):
+            scores = list(islice(measured, len(continuations)))
             chosen = self.best(continuations, [score.value for score in scores])
             more = {
                 "values": [round(score.value, 5) for score in scores],
@@ -104,7 +103,7 @@ class ChoiceTask(ReadTask):
             }
             acted: dict[str, float] = {name: _mean([score.account[name] for score in scores]) for name in MASK}
             forwards = sum(score.forwards for score in scores)
-            records.append(record_of(item, continuations[chosen], forwards, longest, policy, acted, **more))
+            records.append(record_of(item, continuations[chosen], forwards, tokens, policy, acted, **more))
         return records
 
     def best(self, continuations: Sequence[str], values: Sequence[float]) -> int:

@@ -39,10 +39,7 @@ def first_block(prompt: str, output: str, entry_point: str) -> str:
 
 
 def sanitized(prompt: str, output: str, entry_point: str) -> str:
-    """Dream's evaluation.
-
-    The first python block (or all) after the prompt, reduced to what the function needs.
-    """
+    """Dream's evaluation. The first python block (or all) after the prompt, reduced to what the function needs."""
     code = output.split("```python\n", 1)[-1].split("```")[0]
     return sanitize(f"{prompt}\n{code}", entry_point)
 
@@ -87,10 +84,7 @@ def _longest_parse(lines: list[str]) -> ast.Module | None:
 
 
 def _reached(name: str, definitions: dict[str, ast.stmt]) -> set[str]:
-    """Names that a definition uses, and those that they use.
-
-    Names behind a dot do not count, as in the original.
-    """
+    """Names that a definition uses, and those that they use. Names behind a dot do not count, as in the original."""
     seen: set[str] = set()
     queue = [name]
     while queue:

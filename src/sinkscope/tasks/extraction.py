@@ -46,7 +46,7 @@ EXTRACTORS = {
 
 def extract(name: str, output: str) -> str:
     """The answer that extractor `name` finds in an output, or its fallback text."""
-    rule = _extractor(name)
+    rule = EXTRACTORS[one_of("extraction", name, EXTRACTORS)]
     if rule.before:
         output = output.split(rule.before)[0]
     matches = re.findall(rule.pattern, output)
@@ -60,7 +60,7 @@ def extract(name: str, output: str) -> str:
 
 def is_right(name: str, answer: str, gold: str) -> bool:
     """True when an answer that `extract` gave is the gold one; `gold`: a worked answer that ends in `#### N`."""
-    if _extractor(name).by_value:
+    if EXTRACTORS[one_of("extraction", name, EXTRACTORS)].by_value:
         wanted = gold.split("#### ")[1].replace(",", "")
         try:
             return answer == wanted or abs(float(answer) - int(wanted)) < 1e-6
@@ -76,7 +76,3 @@ def _normal(text: str) -> str:
     """
     text = text.replace(",", "").replace("$", "").rpartition("#### ")[2]
     return re.sub(r"\.$", "", text).lower()
-
-
-def _extractor(name: str) -> Extractor:
-    return EXTRACTORS[one_of("extraction", name, EXTRACTORS)]

@@ -45,10 +45,7 @@ class Gsm8k(Task):
         return documents[:limit]
 
     def _drawn(self, number: int) -> list[dict[str, str]]:
-        """Examples of the training set for each document.
-
-        One random stream, consumed in the order of the documents.
-        """
+        """Examples of the training set for each document. One random stream, consumed in the order of the documents."""
         train = read_rows(TRAIN, None if self.data is None else _train_file(self.data))
         rng = Random(_SHOTS_SEED)  # noqa: S311
         draws = [rng.sample(range(len(train)), self.scheme.count) for _ in range(number)]

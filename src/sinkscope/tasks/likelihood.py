@@ -50,15 +50,15 @@ class Nats:
 
     Attributes:
         values: Float64 on the CPU: −log p of each scored token.
-        best: Bool, like values: whether the true token is the most likely one.
         forwards: forward passes of each row.
         account: Float [B] each: what the policy did, by the names of `Run`; NaN where it never acted. Empty without one.
+        best: Bool, like values: whether the true token is the most likely one; empty for a diffusion model.
     """
 
     values: Tensor
-    best: Tensor
     forwards: int
     account: Mapping[str, Tensor] = field(default_factory=dict)
+    best: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
 
     def acted(self, rows: slice) -> dict[str, float]:
         """What the policy did: means over some rows; NaN without one, or where it never acted."""
@@ -84,7 +84,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
 
     with _engine(model, ids, policy, keys, given) as engine:
         if engine.policy is None or _fixed(engine.policy.policy):
-            return _counted(engine, _nats(read(engine, length - 1, length - given), ids[:, given:]), 1)
+            return _counted(engine, 1, *_nats(read(engine, length - 1, length - given), ids[:, given:]))
         # The keys that a rule masks at most; 1 where that is not known beforehand.
         most = sum(rule.original.most or 1 for rule in engine.policy.policy.parts())
         begin = min(max(given, 2 * most), length - 1)
@@ -98,8 +98,8 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
         for column in range(begin, length):
             logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
             parts.append(_nats(logits, ids[:, column]))
-        values, best = (torch.stack(part, 1) for part in zip(*parts, strict=True))
-        return _counted(engine, (values, best), int(engine.forwards) + (begin > given))
+        stacked = (torch.stack(part, 1) for part in zip(*parts, strict=True))
+        return _counted(engine, int(engine.forwards) + (begin > given), *stacked)
 
 
 def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
@@ -118,7 +118,7 @@ def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy 
         if twice:
             decoding.hidden(engine, x)
         logits = decoding.predictions(engine, x, ~where, where)
-        return _counted(engine, _nats(logits, ids[where]), 2 if twice else 1)
+        return _counted(engine, 2 if twice else 1, _nats(logits, ids[where])[0])
 
 
 def masked_copies(
@@ -135,8 +135,7 @@ def masked_copies(
         of, masks = ids[(part // copies).to(ids.device)], where.flatten(0, 1)[part].to(ids.device)
         parts.append(masked(model, of, masks, given, policy, [keys[number] for number in part]))
     account = {name: torch.cat([part.account[name] for part in parts]) for name in parts[0].account}
-    values, best = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "best"))
-    return Nats(values, best, parts[0].forwards, account)
+    return Nats(torch.cat([part.values for part in parts]), parts[0].forwards, account)
 
 
 def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy | None, keys: Sequence[int]) -> Nats:
@@ -158,7 +157,6 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
     left[:, given:] = True
     known = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
-    best = torch.zeros(ids.shape, dtype=torch.bool)
     with _masking(model, ids, policy, keys, given) as engine:
         for step in range(steps):
             count = length // steps + (step < length % steps)
@@ -169,9 +167,9 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
             confidence[left] = decoding.best(model, logits)[1]
             chosen, _ = select(confidence, [count] * rows)
             decided = chosen[left]
-            values[chosen.cpu()], best[chosen.cpu()] = _nats(logits[decided], ids[chosen])
+            values[chosen.cpu()], _ = _nats(logits[decided], ids[chosen])
             left = left & ~chosen
-        return _counted(engine, (values[:, given:], best[:, given:]), steps)
+        return _counted(engine, steps, values[:, given:])
 
 
 def _engine(model: Model, ids: Tensor, policy: Policy | None, keys: Sequence[int], given: int) -> Engine:
@@ -199,8 +197,8 @@ def _nats(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return values.double().cpu(), (logits.argmax(-1) == target).cpu()
 
 
-def _counted(engine: Engine, values_best: tuple[Tensor, Tensor], forwards: int) -> Nats:
-    return Nats(*values_best, forwards, {} if engine.policy is None else engine.policy.shares())
+def _counted(engine: Engine, forwards: int, values: Tensor, *best: Tensor) -> Nats:
+    return Nats(values, forwards, {} if engine.policy is None else engine.policy.shares(), *best)
 
 
 def _fixed(policy: Policy) -> bool:

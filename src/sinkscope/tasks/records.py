@@ -178,10 +178,7 @@ class Log(Generic[RowType]):
         return key in self._rows
 
     def append(self, rows: Iterable[RowType]) -> None:
-        """Write rows that are not there yet.
-
-        When this returns they are on the disk; when it raises, none of them is.
-        """
+        """Write rows that are not there yet. When this returns they are on the disk; when it raises, none of them is."""
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
         batch, written_rows = list(rows), self._rows
@@ -204,10 +201,7 @@ class Log(Generic[RowType]):
         written_rows.update(zip(keys, batch, strict=True))
 
     def replace(self, rows: Iterable[RowType]) -> None:
-        """Put these rows in place of all that is there, at once.
-
-        A reader sees the old file or the new one.
-        """
+        """Put these rows in place of all that is there, at once. A reader sees the old file or the new one."""
         if self._descriptor is None:
             raise RuntimeError(f"{self.path} is not open for writing")
         write_atomically(self.path, _lines(rows))
@@ -246,10 +240,7 @@ class Log(Generic[RowType]):
 
 
 class RunFolder(AbstractContextManager["RunFolder"]):
-    """One evaluation's folder.
-
-    Use `with RunFolder.write(path, settings) as run`, or `RunFolder.read(path)`.
-    """
+    """One evaluation's folder. Use `with RunFolder.write(path, settings) as run`, or `RunFolder.read(path)`."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path

@@ -21,10 +21,7 @@ ACCURACY, NATS = "accuracy", "nll"
 
 @dataclass(frozen=True)
 class Document:
-    """One question.
-
-    `id` is stable across runs and machines; records and paired comparisons are keyed by it.
-    """
+    """One question. `id` is stable across runs and machines; records and paired comparisons are keyed by it."""
 
     id: str
     question: str  # the story; for code: signature and docstring

@@ -91,15 +91,11 @@ class Story:
         results = {"+": one + two, "-": one - two, "*": one * two, "/": one // two}
         return f"{one}{found[2]}{two}={results[found[2]]}"
 
-    def draft(self, kind: str, numbers: Iterable[int], result: int) -> Draft:
-        """The problem; its skeleton is its kind and its numbers."""
-        answer = "\n".join([*self.lines, f"#### {result}"])
-        return Draft(f"{kind}:{','.join(map(str, numbers))}", " ".join(self.sentences), answer)
-
-    def end(self, part: str, numbers: str, result: int, **values: Any) -> Draft:
-        """The problem with a last part, after which its kind is called; numbers: names of the values that make it another."""
+    def end(self, part: str, numbers: Iterable[int], result: int, /, kind: str = "", **values: Any) -> Draft:
+        """The problem with a last part. Its skeleton is its kind, which is called like that part unless told, and its numbers."""
         self.tell(part, **values)
-        return self.draft(part, [self.values[name] for name in numbers.split()], result)
+        answer = "\n".join([*self.lines, f"#### {result}"])
+        return Draft(f"{kind or part}:{','.join(map(str, numbers))}", " ".join(self.sentences), answer)
 
 
 def chain(story: Story) -> Draft:
@@ -129,13 +125,12 @@ def chain(story: Story) -> Draft:
         ends += ["share"] * bool(divisors) + ["sell"] * (value <= 40) + ["together"]
     end = rng.choice(ends)
     if end == "keep":
-        story.tell(rng.choice(["keep", "keep-left"] if kinds[-1] == "lose" else ["keep"]))
-        return story.draft("-".join([*kinds, end]), numbers, value)
+        last = rng.choice(["keep", "keep-left"] if kinds[-1] == "lose" else ["keep"])
+        return story.end(last, numbers, value, "-".join([*kinds, end]))
     span = {"sell": (2, 5), "together": (3, 30)}
     n = rng.choice(divisors) if end == "share" else rng.randint(*span[end])
-    story.tell(end, value=value, n=n)
     result = {"share": value // n, "sell": value * n, "together": value + n}[end]
-    return story.draft("-".join([*kinds, end]), [*numbers, n], result)
+    return story.end(end, [*numbers, n], result, "-".join([*kinds, end]), value=value, n=n)
 
 
 def shopping(story: Story) -> Draft:
@@ -147,8 +142,8 @@ def shopping(story: Story) -> Draft:
     story.tell("prices", first=a * p, second=b * q, total=total)
     if story.rng.random() < 0.5:
         note = next(note for note in (50, 100, 200, 300) if note > total)
-        return story.end("change", "p q a b note", note - total, note=note)
-    return story.end("shopping", "p q a b", total)
+        return story.end("change", (p, q, a, b, note), note - total, note=note)
+    return story.end("shopping", (p, q, a, b), total)
 
 
 def comparison(story: Story) -> Draft:
@@ -164,10 +159,8 @@ def comparison(story: Story) -> Draft:
     story.tell("comparison", times=TIMES[k], compared=compared, second=second)
     story.tell(kind)
     if story.rng.random() < 0.5:
-        story.tell("comparison-last")
-        return story.draft(kind, (a, k, d), last)
-    story.tell("comparison-all", both=a + second, last=last)
-    return story.draft(f"{kind}-all", (a, k, d), a + second + last)
+        return story.end("comparison-last", (a, k, d), last, kind)
+    return story.end("comparison-all", (a, k, d), a + second + last, f"{kind}-all", both=a + second, last=last)
 
 
 def wages(story: Story) -> Draft:
@@ -178,8 +171,8 @@ def wages(story: Story) -> Draft:
     (n,) = story.numbers(n=(3, total - 1))
     story.tell("pay", day=p * h, total=total)
     if story.rng.random() < 0.5:
-        return story.end("wages", "p h d", total)
-    return story.end("wages-spent", "p h d n", total - n)
+        return story.end("wages", (p, h, d), total)
+    return story.end("wages-spent", (p, h, d, n), total - n)
 
 
 def baking(story: Story) -> Draft:
@@ -190,7 +183,8 @@ def baking(story: Story) -> Draft:
     made = a * b
     (m,) = story.numbers(m=(2, min(9, made - 1)))
     packs = story.rng.randint(1, (made - 1) // m)
-    return story.end("baking", "a b n m", packs, n=made - m * packs, made=made, rest=m * packs)
+    gone = made - m * packs
+    return story.end("baking", (a, b, gone, m), packs, n=gone, made=made, rest=m * packs)
 
 
 def reading(story: Story) -> Draft:
@@ -201,9 +195,9 @@ def reading(story: Story) -> Draft:
     total = a * d + b * e
     story.tell("pastime", verb=verb, noun=noun, whole=whole, first=a * d, second=b * e, total=total)
     if story.rng.random() < 0.5:
-        return story.end("reading", "a d b e", total)
+        return story.end("reading", (a, d, b, e), total)
     size = total + story.rng.randint(2, 60)
-    return story.end("reading-left", "a d b e size", size - total, size=size)
+    return story.end("reading-left", (a, d, b, e, size), size - total, size=size)
 
 
 def seats(story: Story) -> Draft:
@@ -213,7 +207,7 @@ def seats(story: Story) -> Draft:
     (n,) = story.numbers(n=(2, a * b - 4))
     left = a * b - n
     (m,) = story.numbers(m=(2, left - 1))
-    return story.end("seats", "a b n m", left - m, seats=a * b, left=left)
+    return story.end("seats", (a, b, n, m), left - m, seats=a * b, left=left)
 
 
 def ages(story: Story) -> Draft:
@@ -223,8 +217,8 @@ def ages(story: Story) -> Draft:
     second, both = a * k, a + a * k
     story.tell("old", times=TIMES[k], second=second, both=both, gain=y * 2)
     if story.rng.random() < 0.5:
-        return story.end("age", "a k y", second + y)
-    return story.end("ages", "a k y", both + y * 2)
+        return story.end("age", (a, k, y), second + y)
+    return story.end("ages", (a, k, y), both + y * 2)
 
 
 KINDS = (chain, chain, chain, shopping, comparison, wages, baking, reading, seats, ages)
