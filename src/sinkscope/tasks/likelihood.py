@@ -129,11 +129,9 @@ def masked_copies(
     Args:
         ids: Long [N, S]. where: Bool [N, C, S], M of them masked. keys: N × C of them.
     """
-    texts, copies, _ = where.shape
-    parts = []
-    for part in torch.split(torch.arange(texts * copies), rows):
-        of, masks = ids[(part // copies).to(ids.device)], where.flatten(0, 1)[part].to(ids.device)
-        parts.append(masked(model, of, masks, given, policy, [keys[number] for number in part]))
+    texts, masks = ids.repeat_interleave(where.shape[1], 0), where.flatten(0, 1).to(ids.device)
+    batches = zip(torch.split(texts, rows), torch.split(masks, rows), in_parts(keys, rows), strict=True)
+    parts = [masked(model, text, mask, given, policy, some) for text, mask, some in batches]
     account = {name: torch.cat([part.account[name] for part in parts]) for name in parts[0].account}
     return Nats(torch.cat([part.values for part in parts]), parts[0].forwards, account)
 

@@ -284,14 +284,13 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                     f"{folder} holds another run: {'; '.join(different[:3])}. Choose another folder, or the "
                     "same settings"
                 )
-            run.generations.open()
-            run.grades.open()
+            for log in (run.generations, run.grades):
+                held.callback(log.close)
+                log.open()
             run._held = held.pop_all()
         return run
 
     def close(self) -> None:
-        self.generations.close()
-        self.grades.close()
         self._held.close()
 
     def __exit__(self, *error: object) -> None:

@@ -11,9 +11,8 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
-from sinkscope.tasks.sandbox.system import homes, system_folders
+from sinkscope.tasks.sandbox.system import TOPS, homes, system_folders
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ def _file_system() -> list[str]:
     """Options for what is there: a read-only system, the interpreter wherever it lives, no home."""
     options: list[str] = []
     shown = system_folders()
-    for top in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", top)
+    for path in TOPS:
         if path.is_symlink():
             options += ["--symlink", os.readlink(path), str(path)]
     for path in shown:

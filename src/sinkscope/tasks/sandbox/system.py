@@ -20,6 +20,8 @@ from sinkscope.base.errors import InputError
 
 MOST_FILES = 1000
 """In the private folder."""
+TOPS = tuple(Path("/", name) for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"))
+"""Folders of programs and libraries beside /usr, or links into it."""
 
 
 @lru_cache(maxsize=1)
@@ -37,8 +39,7 @@ def homes() -> list[Path]:
 
 def system_folders() -> list[Path]:
     """The folders that a program may read: the system's programs and libraries, and the interpreter wherever it lives."""
-    tops = [Path("/", name) for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32")]
-    shown = [Path("/usr"), *(path for path in tops if path.is_dir() and not path.is_symlink())]
+    shown = [Path("/usr"), *(path for path in TOPS if path.is_dir() and not path.is_symlink())]
     stores = (Path("/nix/store"), Path("/gnu/store"), Path("/etc/ld.so.cache"))
     shown += [path for path in stores if path.exists()]
     for place in (Path(sys.base_prefix), Path(sys.base_exec_prefix), interpreter().parent):
