@@ -229,6 +229,19 @@ def test_the_default_decodings_and_text_forms() -> None:
             assert parse_decoding(str(decoding)) == decoding
 
 
+def test_causal_options_stand_in_the_documented_order_and_are_written_as_ever() -> None:
+    causal = ss.NemotronCausalDecoding(8, 0.6, (2, 3), 4, 5)
+    assert causal == ss.NemotronCausalDecoding(
+        length=8, temperature=0.6, eos=(2, 3), max_thinking_tokens=4, end_think_id=5
+    )
+    assert str(causal) == "nemotron_causal,length=8,eos=2+3,temperature=0.6,max_thinking_tokens=4,end_think_id=5"
+    assert list(causal.as_dict()) == ["kind", "length", "eos", "temperature", "max_thinking_tokens", "end_think_id"]
+    sampled = ss.SamplingDecoding(8, 0.5, 0.9, None)
+    assert str(sampled) == "sampling,length=8,eos=none,temperature=0.5,top_p=0.9"
+    assert sampled.to_json() == '{"kind": "sampling", "length": 8, "eos": null, "temperature": 0.5, "top_p": 0.9}'
+    assert ss.GreedyDecoding(8, None) == ss.GreedyDecoding(length=8, eos=None)
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [

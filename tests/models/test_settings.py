@@ -133,6 +133,35 @@ def test_settings_that_are_not_known_are_refused_by_name(family: str, name: str,
     assert name in found
 
 
+RELEASED = {
+    # What the official training script merges into the file, beside LLaDA's settings.
+    "mmada": {
+        "pretrained_model_path": "GSAI-ML/LLaDA-8B-Instruct", "tokenizer_path": "GSAI-ML/LLaDA-8B-Instruct",
+        "llm_model_path": "GSAI-ML/LLaDA-8B-Instruct", "gradient_checkpointing": True, "w_clip_vit": False,
+    },
+    "rnd1": {"rope_scaling": False, "sliding_window": False, "dtype": "bfloat16", "attn_implementation": "sdpa"},
+    "llada2": {"use_qk_norm": True, "norm_head": False, "max_position_embeddings": 32768, "dtype": "bfloat16"},
+    "fast_dllm_v2": {"sliding_window": 131072, "attention_bias": True, "use_mrope": False, "mask_token_id": 248},
+    "a2d_qwen3": {"sliding_window": None, "max_window_layers": 28, "dtype": "bfloat16", "block_size": 4},
+    "nemotron_diffusion": {"rope_theta": 1000000.0, "mlp_bias": False, "ar_loss_weight": 10000.0, "pad_token_id": None},
+    "open_dcoder": {"sliding_window": 32768, "max_window_layers": 24, "_attn_implementation_autoset": True},
+}  # fmt: skip
+"""Fields of released files, and of those that the official code writes, that stand in no fixture or with another value."""
+
+
+@pytest.mark.parametrize("family", RELEASED)
+def test_what_released_files_say_besides_is_no_reason(family: str, tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), folder)
+    (folder / "config.json").chmod(0o644)
+    config = json.loads((folder / "config.json").read_text())
+    plain = outcome(family, folder, config)
+    found = outcome(family, folder, {**config, **RELEASED[family]})
+    assert isinstance(plain, torch.Tensor)
+    assert isinstance(found, torch.Tensor), found
+    assert torch.equal(found, plain)
+
+
 def canvas_config(folder: Path) -> dict[str, Any]:
     shutil.copytree(golden.checkpoint("diffusion_gemma"), folder)
     (folder / "config.json").chmod(0o644)
@@ -175,10 +204,30 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
         assert name in why or "the weights do not fit config.json" in why, name
 
 
+def test_what_the_released_file_of_diffusion_gemma_says_is_read(tmp_path: Path) -> None:
+    """Its fields for pictures, the end ids beside the text network, and full layers as files have them that transformers did
+    not write."""
+    config = canvas_config(tmp_path / "checkpoint")
+    config |= {"vision_soft_tokens_per_image": 280, "eos_token_id": [1, 106], "dtype": "bfloat16"}
+    config["vision_config"] |= {
+        "default_output_length": 280,
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
+    }
+    full = config["text_config"].pop("per_layer_config")["2"]
+    config["text_config"] |= {
+        "global_head_dim": full["head_dim"], "num_global_key_value_heads": full["num_key_value_heads"],
+    }  # fmt: skip
+    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
+    model, ids = ss.load(tmp_path / "checkpoint", device="cpu", dtype="float32"), torch.arange(3, 23)[None]
+    assert torch.equal(model.logits(ids), golden.model("diffusion_gemma").logits(ids))
+
+
 @pytest.mark.parametrize(
     ("part", "name", "value"),
     [
         ("", "canvas_lenght", 16),
+        ("", "global_head_dim", 16),
+        ("text_config", "vision_soft_tokens_per_image", 280),
         ("", "canvas_length", 0),
         ("", "canvas_length", "long"),
         ("", "text_config", 3),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.helpers import golden
 from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
 
 import sinkscope as ss
@@ -28,6 +29,17 @@ def test_the_causal_mode_is_a_causal_model(tmp_path: Path) -> None:
     assert ModelIdentity.of(model).numbers == facts_of(causal, "cpu").numbers
     released = StudyModel("nvidia/Nemotron-Labs-Diffusion-3B@causal")
     assert facts_of(released, "cpu", fetch=False).family == "causal"
+
+
+def test_sizes_for_plans_are_those_of_the_text_network() -> None:
+    """Query heads, not those of keys and values; of a folder as of a name."""
+    sizes = {
+        "google/diffusiongemma-26B-A4B-it": (30, 16), "Dream-org/Dream-v0-Instruct-7B": (28, 28),
+        "google-bert/bert-base-uncased": (12, 12), str(golden.checkpoint("diffusion_gemma")): (3, 4),
+    }  # fmt: skip
+    for source, size in sizes.items():
+        facts = facts_of(StudyModel(source), "cpu", fetch=False)
+        assert (facts.layers, facts.heads) == size, source
 
 
 def test_a_model_without_modes(tmp_path: Path) -> None:

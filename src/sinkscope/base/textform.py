@@ -33,9 +33,10 @@ class MisreadError(InputError):
 def write(thing: Any, word: str, argument: bool = True) -> str:
     """The text form of a dataclass; argument: its first field stands behind the word, whatever its value.
 
-    Fields that are named in `inherited` follow from another one, and are left out.
+    Fields that are named in `inherited` follow from another one, and are left out; those in `written_first` go before others.
     """
-    fields = sorted(dataclasses.fields(thing), key=lambda item: bool(item.kw_only))
+    early = getattr(thing, "written_first", ())
+    fields = sorted(dataclasses.fields(thing), key=lambda item: (item.name not in early, bool(item.kw_only)))
     text, left_out = word, getattr(thing, "inherited", ())
     if argument and fields and not fields[0].kw_only:
         first = fields.pop(0)

@@ -85,6 +85,7 @@ class Decoding:
         mask_tokens: its states hold mask tokens, so that the model must have one.
         brief: options for answers of at most 64 tokens, as those of the generated tasks are; empty: its defaults.
         whole_blocks: its length must be whole blocks.
+        written_first: options that its text and JSON begin with, wherever they stand among its arguments.
         checks: of its options, beside what their declarations say.
 
     >>> decoding = ss.LladaDecoding(length=16, block=8)
@@ -102,6 +103,7 @@ class Decoding:
     mask_tokens: ClassVar[bool] = True
     brief: ClassVar[Mapping[str, Any]] = {}
     whole_blocks: ClassVar[bool] = False
+    written_first: ClassVar[tuple[str, ...]] = ()
     checks: ClassVar[Mapping[str, Callable[[str, Any], object]]] = CHECKS
 
     def __post_init__(self) -> None:
@@ -210,7 +212,8 @@ class Decoding:
     def as_dict(self) -> dict[str, Any]:
         """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
         later = {item.name: item.default for item in dataclasses.fields(self) if item.metadata.get("later")}
-        options = {"kind": self.kind, **dataclasses.asdict(self)}
+        first = {name: getattr(self, name) for name in ("kind", *self.written_first)}
+        options = {**first, **dataclasses.asdict(self)}
         return {name: value for name, value in options.items() if name not in later or value != later[name]}
 
     def to_json(self) -> str:

@@ -33,7 +33,7 @@ class CausalLoop(Loop[Any]):
 
     def run(self) -> Iterator[Step]:
         """Token by token, until every row has ended."""
-        ends = torch.tensor(end_ids(self.options.eos, self.model), dtype=torch.long, device=self.x.device)
+        ends = self.options.ends(self.model)
         filler, cache = self.options.filler(self.model), self.model.new_cache()
         nothing = torch.zeros_like(self.x, dtype=torch.bool)
         for column in range(self.prompt, self.x.shape[1]):
@@ -87,28 +87,32 @@ class CausalDecoding(Decoding):
 
     Attributes:
         length: at most this many new tokens.
-        eos: "model": stop at the model's end ids; None: never stop; or the id(s) to stop at.
+        eos: "model": stop at the model's end ids; None: never stop; or the id(s) to stop at. Each declares it itself, as the
+            last of its usual arguments.
 
     >>> isinstance(ss.GreedyDecoding(length=8), ss.CausalDecoding)
     True
     """
 
     length: int = 128
-    eos: str | int | tuple[int, ...] | None = "model"
 
     families: ClassVar[tuple[str, ...]] = ("causal",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64}
     causal: ClassVar[bool] = True
     reusable: ClassVar[bool] = True
+    written_first: ClassVar[tuple[str, ...]] = ("length", "eos")
     loop: ClassVar[type[CausalLoop]] = CausalLoop
+
+    def ends(self, model: Model) -> Tensor:
+        """Long [n]: the ids that end a row."""
+        return torch.tensor(end_ids(getattr(self, "eos", None), model), dtype=torch.long, device=model.device)
 
     def filler(self, model: Model) -> int:
         """The model's pad id, else its first end id."""
-        return next((one for one in (model.ids.pad, *end_ids(self.eos, model)) if one is not None), 0)
+        return next((one for one in (model.ids.pad, *self.ends(model).tolist()) if one is not None), 0)
 
     def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
-        ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
-        return ~torch.isin(x[:, prompt : prompt + step], ends).any(1)
+        return ~torch.isin(x[:, prompt : prompt + step], self.ends(model).to(x.device)).any(1)
 
 
 @DECODINGS.add
@@ -119,6 +123,8 @@ class GreedyDecoding(CausalDecoding):
     >>> ss.generate("organism/causal", prompts, ss.GreedyDecoding(length=12)).texts[0]
     'He has 6*6=36 seeds.\\n'
     """
+
+    eos: str | int | tuple[int, ...] | None = "model"
 
     kind: ClassVar[str] = "greedy"
 
@@ -135,6 +141,7 @@ class SamplingDecoding(CausalDecoding):
 
     temperature: float = 1.0
     top_p: float | None = 1.0
+    eos: str | int | tuple[int, ...] | None = "model"
 
     kind: ClassVar[str] = "sampling"
     draws: ClassVar[bool] = True

@@ -208,6 +208,7 @@ class NemotronCausalDecoding(CausalDecoding):
     """
 
     temperature: float = 0.0
+    eos: str | int | tuple[int, ...] | None = "model"
     max_thinking_tokens: int | None = None
     end_think_id: int | None = None
 
@@ -223,8 +224,7 @@ class NemotronCausalDecoding(CausalDecoding):
         """Rows that had not ended before this step."""
         if per_row or len(x) == 1:
             return super().alive(model, x, prompt, step, per_row)
-        ends = torch.tensor(end_ids(self.eos, model), dtype=torch.long, device=x.device)
-        together = torch.isin(x[:, prompt : prompt + step], ends).all(0).any()
+        together = torch.isin(x[:, prompt : prompt + step], self.ends(model).to(x.device)).all(0).any()
         return ~together.expand(len(x))
 
 

@@ -33,6 +33,8 @@ TABLES = {"per_layer_config": (dict, NoneType), "rope_parameters": (dict, NoneTy
 """Settings that are tables or lists."""
 OLDER = ("global_head_dim", "num_global_key_value_heads", "per_layer_config")
 """Settings that the text network's class reads besides its own."""
+PICTURES = ("vision_soft_tokens_per_image",)
+"""Settings of the released file, beside its text network, that only say how pictures become tokens."""
 
 
 class DiffusionGemma(Family):
@@ -96,10 +98,13 @@ def _in_reach(keys: int, canvas: int, window: int, like: Tensor) -> Tensor:
     return (torch.arange(keys, device=like.device) >= first).expand(1, 1, canvas, keys)
 
 
-def _check(checkpoint: Checkpoint, config_class: Any, sizes: tuple[str, ...]) -> None:
-    """Refuse settings that transformers' class does not have, which it would take and ignore, and sizes that are none."""
-    known = {*config_class().to_dict(), *dir(config_class), *OLDER}
-    check_settings(checkpoint, known)
+def _check(checkpoint: Checkpoint, config_class: Any, sizes: tuple[str, ...], besides: tuple[str, ...]) -> None:
+    """Refuse settings that transformers' class does not have, which it would take and ignore, and sizes that are none.
+
+    Args:
+        besides: settings that the class does not have, and that may stand there.
+    """
+    check_settings(checkpoint, {*config_class().to_dict(), *dir(config_class), *besides})
     for name in sizes:
         checkpoint.size(name)
     for name, kind in TABLES.items():
@@ -118,9 +123,9 @@ def _architecture(checkpoint: Checkpoint) -> tuple[Any, Any]:
         )
     # What is wrong is told in the words of config.json, before transformers fails on it in its own.
     checkpoint.check_sizes(partial=True)
-    _check(checkpoint, transformers.DiffusionGemmaConfig, ("canvas_length",))
+    _check(checkpoint, transformers.DiffusionGemmaConfig, ("canvas_length",), PICTURES)
     text = checkpoint.section("text_config")
-    _check(text, transformers.DiffusionGemmaTextConfig, TEXT_SIZES)
+    _check(text, transformers.DiffusionGemmaTextConfig, TEXT_SIZES, OLDER)
     if "final_logit_softcapping" in text.config:
         text.number("final_logit_softcapping")
     activation = text.config.get("hidden_activation", "gelu_pytorch_tanh")

@@ -46,12 +46,12 @@ class KnownCheckpoint:
     """A released checkpoint, and what its authors evaluated it with; scores are as published there, not measured by us.
 
     Attributes:
-        size: layers, heads and parameters, for plans on machines that do not have it.
+        size: layers, query heads and parameters, for plans on machines that do not have it.
     """
 
     source: str
     settings: str
-    size: tuple[int, int, int] = (32, 32, 8_000_000_000)
+    size: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,7 @@ class Family:
     def known(self) -> tuple[KnownCheckpoint, ...]:
         """Released checkpoints, from known.toml; none of a family that comes from elsewhere."""
         entries = _released().get(self.name, ())
-        return tuple(
-            KnownCheckpoint(**{**entry, "size": tuple(entry.get("size", KnownCheckpoint.size))}) for entry in entries
-        )
+        return tuple(KnownCheckpoint(entry["source"], entry["settings"], tuple(entry["size"])) for entry in entries)
 
     @property
     def counted_as(self) -> str:

@@ -25,7 +25,7 @@ INERT = (
     "init_device", "init_fn", "init_std", "init_cutoff_factor", "flash_attention", "fuse_cross_entropy", "micro_forward",
     "skip_checkpoint", "debug", "ep_size", "use_deepep", "moe_backend", "router_dtype", "router_aux_loss_coef",
     "output_router_logits", "pretraining_tp", "dlm_loss_weight", "ar_loss_weight", "dp_varying_mask_ratio",
-    "quantization_config",
+    "quantization_config", "gradient_checkpointing", "pretrained_model_path", "llm_model_path", "tokenizer_path",
     # of loops, which take them as options
     "block_size", "bd_size", "conplemenrary_mask", "num_diffusion_steps",
     # without effect while use_sliding_window is off, or in the attention that all families have

@@ -53,7 +53,8 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
         spec = in_mode(family, source != model.source, source)
         return Facts(model.name, spec.counted_as, model.dtype, None, *entry.size)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")
-    config = checkpoint.config
+    inner = checkpoint.config.get("text_config")  # of networks that read pictures too
+    config = checkpoint.config | (inner if isinstance(inner, dict) else {})
 
     def first(*names: str) -> int:
         return next((int(config[name]) for name in names if config.get(name)), 32)
