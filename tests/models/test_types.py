@@ -56,6 +56,10 @@ def test_measured_and_generated_like_transformers_or_refused(kind: str, tmp_path
     assert said(outcome(kind, tmp_path)) == ROWS[kind]
 
 
+LEARNED = ["gpt_oss", "deepseek_v4", "mimo_v2_flash", "granite_swa", "granitemoe_swa", "flint"]
+"""Types whose softmax has one more score, that of a learned sink."""
+
+
 def loaded(kind: str, folder: Path) -> ss.Model:
     tiny(kind).save_pretrained(folder)
     return ss.load(folder, device="cpu", dtype="float32")
@@ -117,7 +121,7 @@ def test_text_networks_of_checkpoints_with_towers_for_images(kind: str, tmp_path
     torch.testing.assert_close(model.logits(ids), network(ids).logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["gpt_oss", "mimo_v2_flash"])
+@pytest.mark.parametrize("kind", LEARNED)
 def test_learned_sinks_are_traced_and_taken_away(kind: str, tmp_path: Path) -> None:
     model = loaded(kind, tmp_path)
     ids = torch.randint(3, 90, (3, 14), generator=torch.Generator().manual_seed(3))
@@ -128,20 +132,20 @@ def test_learned_sinks_are_traced_and_taken_away(kind: str, tmp_path: Path) -> N
     learned = list(model.attending.learned)
     left = 1 - model.attention(ids)[learned][:, :, :, -1].sum(-1)  # [layer, B, head] of the newest token
     torch.testing.assert_close(
-        torch.from_numpy(share.values[:, 0][:, learned]), left.transpose(0, 1), atol=1e-5, rtol=1e-4
+        torch.from_numpy(share[:, 0].sel(layer=learned).values), left.transpose(0, 1), atol=1e-5, rtol=1e-4
     )
     without = ss.generate(model, ids, decoding, capture=ss.Capture(), policy=ss.MaskLearned())
     taken = without.trace.dataset
     assert float(taken["learned_sink"].max()) == 0.0
     assert not taken["masked_keys"].any()
-    shown = taken["hidden_share"].values[:, 0][:, learned]
+    shown = taken["hidden_share"][:, 0].sel(layer=learned)
     assert ((shown > 0) & (shown < 1)).all()
     torch.testing.assert_close(without.hidden_share, torch.from_numpy(taken["hidden_share"].values).mean((1, 2, 3)))
-    whole = model.attention(ids, policy="learned")
+    whole = model.attention(ids, policy="learned")[list(model.layers)]
     torch.testing.assert_close(whole.sum(-1), torch.ones_like(whole.sum(-1)))
     # Without its sink a softmax is that of the same scores, renormalised.
     plain = model.attention(ids)[learned[0]]
-    torch.testing.assert_close(whole[learned[0]], plain / plain.sum(-1, keepdim=True))
+    torch.testing.assert_close(whole[model.layers.index(learned[0])], plain / plain.sum(-1, keepdim=True))
     table = ss.summary(run.trace).set_index("measure")["value"]
     assert table["learned sink"] == pytest.approx(float(share.mean()), abs=1e-6)
     assert ss.diagnose(run.trace)["sinks without a token"].answer in ("yes", "no", "")

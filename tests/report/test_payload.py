@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from lab.causal_types import tiny
+from tests.helpers import golden
 from tests.report import pages
 from tests.report.packed import unpack, values_of
 from tests.sinks import synthetic
@@ -230,6 +231,22 @@ def test_writing_needs_an_html_name_and_a_folder(tmp_path: Path):
     assert [view["name"] for view in found["views"]] == ["a", "a", "causal"]
     assert found["compare"] == 2
     assert pack_coded(np.array([1.0]))["kind"] == "coded"
+
+
+def test_both_modes_of_one_checkpoint_side_by_side(tmp_path: Path):
+    model, ids = golden.model("nemotron_diffusion"), torch.arange(3, 14)[None]
+    decodings = ss.NemotronDecoding(16, 8, 0.3, eos=None), ss.NemotronCausalDecoding(16, eos=None)
+    traces = [ss.generate(model, ids, decoding, capture=True).trace for decoding in decodings]
+    text = write_viewer(tmp_path / "modes.html", *traces).read_text()
+    found = json.loads(re.search(r'id="trace-data">(.*?)</script>', text, re.DOTALL)[1])
+    assert found["compare"] == 1
+    assert [(view["name"], view["causal"]) for view in found["views"]] == [("checkpoint", False), ("checkpoint@causal", True)]
+    for view, trace in zip(found["views"], traces, strict=True):
+        keys = (trace.dataset["position"].values >= 0).sum()
+        assert (len(view["steps"]), view["keys"]) == (trace.dataset.sizes["step"], keys)
+        assert view["scores"][0] == views(trace, percent=True)[0]["scores"][0]
+    # The same weights, and one column for each token of the answer in both.
+    assert found["views"][0]["keys"] == found["views"][1]["keys"] == 11 + 16
 
 
 def test_learned_sinks_and_gates_of_every_head_and_step(tmp_path: Path):
