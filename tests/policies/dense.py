@@ -10,6 +10,7 @@ and lifetime (checked, then adopted).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -20,6 +21,9 @@ from tests.helpers.naive_sinks import block_margins, causal_margins, distant_mea
 from torch import Tensor
 
 import sinkscope as ss
+
+Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q, k, v, visible) → what comes out of a layer's attention."""
 
 NEAR = 2e-4
 """Scores (uniform = 1) of a float32 network that differ by less may come out in either order."""
@@ -47,12 +51,16 @@ class Forward:
 
 
 class Network:
-    """The network of a dense family, from its weights: RMS norm, RoPE, grouped heads, SwiGLU; Qwen3 also norms q and k."""
+    """The network of a dense family, from its weights: RMS norm, RoPE, grouped heads, SwiGLU.
+
+    Qwen3 also norms q and k; Ministral 3 also makes q longer at far positions.
+    """
 
     def __init__(self, model: ss.Model) -> None:
         network = model.network
         self.causal = model.family == "causal"
         self.shifts = model.family in ("causal", "dream")
+        self.counts_real = model.family == "a2d"
         self.reads_before = model.spec.shifted
         self.mask = model.ids.mask
         config = network.config
@@ -61,11 +69,13 @@ class Network:
         self.eps = config.rms_norm_eps
         self.weights = {name: value.detach().double() for name, value in network.state_dict().items()}
         self.inv_freq = network.model.rotary_emb.inv_freq.float()
+        rope = config.rope_parameters
+        self.lengthens = rope.get("llama_4_scaling_beta", 0.0), rope.get("original_max_position_embeddings", 1)
 
     def positions(self, real: Tensor) -> Tensor:
-        """Long [B, K]: LLaDA and MMaDA count columns, Dream and causal models real tokens."""
-        if self.shifts:
-            return (real.long().cumsum(-1) - 1).masked_fill(~real, 1)
+        """Long [B, K]: LLaDA and MMaDA count columns, Dream, causal models and A2D in blocks real tokens."""
+        if self.shifts or self.counts_real:
+            return (real.long().cumsum(-1) - 1).masked_fill(~real, int(self.shifts))
         return torch.arange(real.shape[1]).expand(*real.shape)
 
     def linear(self, x: Tensor, name: str) -> Tensor:
@@ -92,6 +102,12 @@ class Network:
         return x * angles.cos() + torch.cat([-two, one], -1) * angles.sin()
 
 
+    def longer(self, q: Tensor, positions: Tensor) -> Tensor:
+        """The queries [B, H, Q, D] of Ministral 3, which grow with the logarithm of their positions."""
+        beta, original = self.lengthens
+        return q * (1 + beta * (1 + positions // original).double().log())[:, None, :, None]
+
+
 class Dense:
     """A policy acting on rows that run together, dense and slow.
 
@@ -99,13 +115,23 @@ class Dense:
         prompt: columns before it are the prompt.
         real: Bool [B, S] over the whole sequence.
         block: attention stands in blocks of so many columns, and the last block's queries score the keys; None: no blocks.
+        first: the column that blocks are counted from. network: that of the model, where it is not a `Network`.
     """
 
-    def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor, block: int | None = None) -> None:
-        self.network, self.policy = Network(model), policy
-        self.prompt, self.real, self.block = prompt, real, block
+    def __init__(
+        self,
+        model: ss.Model,
+        policy: Any,
+        prompt: int,
+        real: Tensor,
+        block: int | None = None,
+        first: int = 0,
+        network: Any = None,
+    ) -> None:
+        self.network, self.policy = network or Network(model), policy
+        self.prompt, self.real, self.block, self.first = prompt, real, block, first
         self.step = -1
-        self.prefill = False
+        self.prefill, self.active, self.active_before = False, 0, 0
         self.tokens = torch.zeros(len(real), 0, dtype=torch.long)
         self.previous: dict[str, list[np.ndarray]] = {}
         self.rows: list[np.ndarray] = []  # of a causal model: raw attention so far, [L] [B, H, n, n]
@@ -125,6 +151,7 @@ class Dense:
         stores: bool | None = None,
         step: bool = True,
         prefill: bool = False,
+        onward: bool = False,
     ) -> Forward:
         """One forward of the whole state (with a cache: of the new tokens, the others are in it).
 
@@ -133,21 +160,36 @@ class Dense:
             package: [L] Bool [B, H, K]: what the package took; None: not known, and no control can be checked.
             stores: keys and values go into the cache; None: a causal model's do.
             step: a step of the loop; one between two steps gives no scores. prefill: it reads the prompt into the cache.
+            onward: no query sees a key behind itself, whatever the blocks.
         """
         stores = self.network.causal if stores is None else stores
         self.step += step
         self.prefill = prefill
-        net, B = self.network, len(ids) // branches
-        before = self.cache[0][0].shape[2] if self.cache else 0
-        K = before + ids.shape[1]
-        real = self.real[:, :K]
+        self.active = min(self.block or ids.shape[1], ids.shape[1])  # the last block may be shorter
+        B, before = len(ids) // branches, self.stored
+        real = self.real[:, : before + ids.shape[1]]
         self.tokens = torch.cat([self.tokens[:, :before], ids[:B]], 1)
-        acting = self.acting(ids[:B])
-        every = real.repeat(branches, 1)
-        positions = net.positions(every)[:, before:]
-        visible = self.visible(real, before).repeat(branches, 1, 1)
+        acting, found = self.acting(ids[:B]), Forward(torch.zeros(0))
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+            theirs = None if package is None else package[layer]
+            return self.attention(layer, q, k, v, visible, real, acting, theirs, found)
+
+        found.logits = self.through(ids, real.repeat(branches, 1), stores, onward, attend)
+        if step:
+            self.remember(found)
+        return found
+
+    @property
+    def stored(self) -> int:
+        """Columns in the cache."""
+        return self.cache[0][0].shape[2] if self.cache else 0
+
+    def through(self, ids: Tensor, real: Tensor, stores: bool, onward: bool, attend: Attend) -> Tensor:
+        """Logits of ids Long [B, Q] behind the cache; real: Bool [B, K]. attend gives the output of a layer's attention."""
+        net, before = self.network, self.stored
+        positions, visible = net.positions(real)[:, before:], self.visible(real, before, onward)
         x = net.weights["model.embed_tokens.weight"][ids]
-        found = Forward(x)
         for layer in range(net.layers):
             name = f"model.layers.{layer}"
             h = net.norm(x, f"{name}.input_layernorm")
@@ -155,25 +197,22 @@ class Dense:
                 net.split(net.linear(h, f"{name}.self_attn.{one}_proj"), f"{name}.self_attn.{one}_norm")
                 for one in "qkv"
             )
-            q, k = net.rotate(q, positions), net.rotate(k, positions)
+            q, k = net.longer(net.rotate(q, positions), positions), net.rotate(k, positions)
             if before:
                 k, v = (torch.cat([old, new], 2) for old, new in zip(self.cache[layer], (k, v), strict=True))
             if stores:
                 self.cache[layer:] = [(k, v), *self.cache[layer + 1 :]]
-            theirs = None if package is None else package[layer]
-            out = self.attention(layer, q, k, v, visible, real, acting, theirs, found)
+            out = attend(layer, q, k, v, visible)
             x = x + net.linear(out.transpose(1, 2).flatten(2), f"{name}.self_attn.o_proj")
             h = net.norm(x, f"{name}.post_attention_layernorm")
             gate, up = net.linear(h, f"{name}.mlp.gate_proj"), net.linear(h, f"{name}.mlp.up_proj")
             x = x + net.linear(torch.nn.functional.silu(gate) * up, f"{name}.mlp.down_proj")
-        found.logits = net.linear(net.norm(x, "model.norm"), "lm_head")
-        if step:
-            self.remember(found)
-        return found
+        return net.linear(net.norm(x, "model.norm"), "lm_head")
 
     def remember(self, found: Forward) -> None:
         """Keep what the next step decides from."""
         self.previous = {"raw": found.raw, "masked": found.received}
+        self.active_before = self.active
         self.judged = list(self.rows)
         for kind in {getattr(imitated(rule), "by", None) for rule in rules(self.policy)} - {None, "newest"}:
             self.previous[kind] = self.scores_by(kind) if self.network.causal else found.raw
@@ -200,14 +239,16 @@ class Dense:
                 rows[b, i] = meant[name]
         return rows
 
-    def visible(self, real: Tensor, before: int) -> Tensor:
+    def visible(self, real: Tensor, before: int, onward: bool) -> Tensor:
         """Bool [B, Q, K]: before any policy."""
         K = real.shape[1]
         seen = real[:, None, :].expand(-1, K - before, -1)
+        if self.network.causal or onward:
+            return seen & torch.ones(K, K, dtype=torch.bool).tril()[before:]
         if self.block is not None:
-            place = torch.arange(K) // self.block
+            place = (torch.arange(K) - self.first) // self.block
             return seen & (place[None] <= place[before:, None])
-        return seen & torch.ones(K, K, dtype=torch.bool).tril()[before:] if self.network.causal else seen
+        return seen
 
     def attention(
         self,
@@ -315,14 +356,21 @@ class Dense:
         columns = np.flatnonzero(self.real[b, : len(whole)].numpy())
         return whole[columns[:, None], columns], {int(j): place for place, j in enumerate(columns)}
 
-    def margins(self, scores: dict[int, float], b: int, rows: list[np.ndarray]) -> dict[int, float]:
-        """Key → by how much it is a sink (see naive_sinks). rows: of a causal model, the heads whose mean is judged, [n, n]."""
+    def margins(self, scores: dict[int, float], b: int, rows: list[np.ndarray], active: int = 0) -> dict[int, float]:
+        """Key → by how much it is a sink (see naive_sinks).
+
+        Args:
+            rows: of a causal model, the heads whose mean is judged, [n, n]. active: queries of the block; 0: as many as now.
+        """
         if self.network.causal:
             whole, place = self.of_real(rows, b)
             found = causal_margins(whole)
             return {j: found[at] for j, at in place.items() if at in found}
         if self.block is not None:
-            return block_margins(scores, len(scores), range(len(scores) - self.block, len(scores)))
+            place = {j: at for at, j in enumerate(sorted(scores))}
+            queries = range(len(scores) - (active or self.active), len(scores))
+            found = block_margins({place[j]: score for j, score in scores.items()}, len(scores), queries)
+            return {j: found[at] for j, at in place.items() if at in found}
         return paper_margins(scores)
 
     def judging(self, rule: Any, layer: int, b: int, h: int) -> list[np.ndarray]:
@@ -423,7 +471,8 @@ class Dense:
             return frozenset()
         if scored and scores is not None:
             keys = [j for j in keys if j in scores and j != newest]
-            margins = self.margins(scores, b, self.judging(like, layer, b, h)) if decides_by_sinks(like) else {}
+            active = self.active if like.when == "same" else self.active_before
+            margins = self.margins(scores, b, self.judging(like, layer, b, h), active) if decides_by_sinks(like) else {}
             chosen = choose(like, scores, margins, keys)
             if theirs is not None and rule is like and len(rules(self.policy)) == 1:
                 chosen = self.settle(like, scores, margins, keys, chosen, theirs)

@@ -81,7 +81,8 @@ def policy_of(text: str, family: str) -> Any:
 def first_written(family: str) -> int:
     """In the first step of the first row."""
     if family in BLOCK_DECODINGS:
-        run = ss.generate(golden.model(family), block_prompt(), BLOCK_DECODINGS[family], seed=3)
+        model = golden.model(family)
+        run = ss.generate(model, block_prompt(model.shape.vocabulary), BLOCK_DECODINGS[family], seed=3)
     else:
         run = ss.generate(golden.model(family), **inputs(Setting(family, DECODINGS[family])))
     return int(run.states[1][0][run.states[1][0] != run.states[0][0]][0])
