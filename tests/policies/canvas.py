@@ -51,17 +51,23 @@ class CanvasNetwork:
 
 
 class CanvasDense(Dense):
-    """The same for a canvas: every forward that stores is the encoder's, and begins a canvas."""
+    """The same for a canvas: every forward that stores is the encoder's, and begins a canvas.
+
+    Attributes:
+        whole: layers in which the canvas sees all keys.
+    """
 
     def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor, decoding: Any) -> None:
         super().__init__(model, policy, prompt, real, decoding.block, prompt, CanvasNetwork(model))
-        self.decoding, self.kept = decoding, DynamicCache()
+        self.decoding, self.encoded = decoding, DynamicCache()
         self.soft: Tensor | None = None
         self.left = decoding.steps
+        kinds = self.network.official.config.text_config.layer_types
+        self.whole = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
 
     @property
     def stored(self) -> int:
-        return int(self.kept.get_seq_length())
+        return int(self.encoded.get_seq_length())
 
     @torch.no_grad()
     def through(self, ids: Tensor, real: Tensor, stores: bool, onward: bool, attend: Attend) -> Tensor:
@@ -79,10 +85,10 @@ class CanvasDense(Dense):
         ACTING.append(attention)
         if stores:
             encoder, self.soft, self.left = network.model.encoder.language_model, None, self.decoding.steps
-            hidden = encoder(input_ids=ids, position_ids=at.T, past_key_values=self.kept).last_hidden_state
+            hidden = encoder(input_ids=ids, position_ids=at.T, past_key_values=self.encoded).last_hidden_state
         else:
             hidden = network.model.decoder(
-                decoder_input_ids=ids, past_key_values=self.kept, self_conditioning_logits=self.soft,
+                decoder_input_ids=ids, past_key_values=self.encoded, self_conditioning_logits=self.soft,
                 decoder_attention_mask={"full_attention": None, "sliding_attention": None}, decoder_position_ids=at.T,
             ).last_hidden_state  # fmt: skip
         ACTING.pop()

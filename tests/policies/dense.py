@@ -101,7 +101,6 @@ class Network:
         one, two = x.chunk(2, -1)
         return x * angles.cos() + torch.cat([-two, one], -1) * angles.sin()
 
-
     def longer(self, q: Tensor, positions: Tensor) -> Tensor:
         """The queries [B, H, Q, D] of Ministral 3, which grow with the logarithm of their positions."""
         beta, original = self.lengthens
@@ -575,7 +574,7 @@ class Dense:
             if rule.match == "count":
                 assert len(theirs) == len(chosen), f"{where}: {len(theirs)} keys for {len(chosen)}"
             elif scores is not None:
-                mass = sum(scores[j] for j in chosen)
+                mass = sum(scores.get(j, 0.0) for j in chosen)  # a layer may not see a key
                 gap = abs(sum(scores[j] for j in theirs) - mass)
                 # The nearest over prefixes of one random order: dropping the key that was drawn last would not help, nor
                 # adding the one that comes next. Neither is known here, so: some key is not better dropped, none (or not
@@ -645,10 +644,10 @@ def near(
 
 
 def mean(rows: list[np.ndarray]) -> dict[int, float]:
-    """Key → mean score over rows of scores, for the keys that have one."""
+    """Key → mean score over rows of scores, for the keys that have one in each."""
     plain = [row.tolist() for row in rows]
     return {
-        j: sum(of_key) / len(rows) for j, of_key in enumerate(zip(*plain, strict=True)) if not math.isnan(of_key[0])
+        j: sum(of_key) / len(rows) for j, of_key in enumerate(zip(*plain, strict=True)) if not math.isnan(sum(of_key))
     }
 
 

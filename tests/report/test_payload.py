@@ -240,7 +240,10 @@ def test_both_modes_of_one_checkpoint_side_by_side(tmp_path: Path):
     text = write_viewer(tmp_path / "modes.html", *traces).read_text()
     found = json.loads(re.search(r'id="trace-data">(.*?)</script>', text, re.DOTALL)[1])
     assert found["compare"] == 1
-    assert [(view["name"], view["causal"]) for view in found["views"]] == [("checkpoint", False), ("checkpoint@causal", True)]
+    assert [(view["name"], view["causal"]) for view in found["views"]] == [
+        ("checkpoint", False),
+        ("checkpoint@causal", True),
+    ]
     for view, trace in zip(found["views"], traces, strict=True):
         keys = (trace.dataset["position"].values >= 0).sum()
         assert (len(view["steps"]), view["keys"]) == (trace.dataset.sizes["step"], keys)
