@@ -58,6 +58,7 @@ def test_sinks_of_a_block(padded: bool) -> None:
     real = torch.arange(40)[None] >= begin if padded else None
     draw = torch.Generator().manual_seed(4)
     received = torch.empty(1, 30, 40).exponential_(0.15, generator=draw)
+    received[..., :begin] = float("nan")
     expected = in_blocks(Visibility(4, 40, real), 4, torch.device("cpu"))
     for epsilon in (-2.0, 3.0):
         found = block_sinks(received, expected, epsilon)

@@ -14,6 +14,7 @@ from tests.decoding import naive_loops
 from tests.decoding.golden_runs import LOOPS, causal_loop, decoding_of, generate, recorded
 from tests.decoding.ragged import check
 from tests.helpers import golden
+from tests.helpers.naive_sinks import block_margins
 from tests.helpers.repeated import Played, played  # noqa: F401
 
 import sinkscope as ss
@@ -163,6 +164,31 @@ def test_noise_and_acceptance_on_a_canvas() -> None:
         np.testing.assert_array_equal(data["candidate"].values[0, step, here], stored["denoiser"][step, 0])
         assert not data["masked"].values[0, step, : int(start)].any()
     assert int(data["edited"].sum()) > 0
+
+
+def test_sinks_of_sliding_layers_are_judged_among_the_keys_that_they_see() -> None:
+    """Half of them here: shares of a query's attention add up to 1 over these, and chance has as many keys to fall on."""
+    model, ids = (
+        golden.model("diffusion_gemma"),
+        torch.randint(3, 180, (1, 27), generator=torch.Generator().manual_seed(1)),
+    )
+    data = ss.generate(model, ids, ss.DiffusionGemmaDecoding(8, 4, eos=None), seed=1, capture=True).trace.dataset
+    epsilon, sinks, missed = 0.5, ss.detect(data, epsilon=0.5).values[0], 0
+    for at in np.ndindex(*sinks.shape[:3]):
+        scores = {
+            int(key): float(data["received"].values[0][at][key])
+            for key in np.flatnonzero(data["received"].notnull()[0][at])
+        }
+        first, length = min(scores), len(scores)
+        assert length == (17 if at[1] < 2 else 35)
+        near = {key - first: score for key, score in scores.items()}
+        margins = block_margins(near, length, range(length - 8, length))
+        assert {key for key, margin in margins.items() if margin > epsilon} == set(np.flatnonzero(sinks[at]) - first)
+        few = block_margins(
+            {key: score * length / 35 for key, score in near.items()}, length, range(length - 8, length)
+        )
+        missed += sum(margins[key] > epsilon > margin for key, margin in few.items())
+    assert missed, "no sink that would be missed among all keys of the cache"
 
 
 DECODINGS: dict[str, dict[str, Any]] = {

@@ -51,19 +51,13 @@ class CanvasNetwork:
 
 
 class CanvasDense(Dense):
-    """The same for a canvas: every forward that stores is the encoder's, and begins a canvas.
-
-    Attributes:
-        whole: layers in which the canvas sees all keys.
-    """
+    """The same for a canvas: every forward that stores is the encoder's, and begins a canvas."""
 
     def __init__(self, model: ss.Model, policy: Any, prompt: int, real: Tensor, decoding: Any) -> None:
         super().__init__(model, policy, prompt, real, decoding.block, prompt, CanvasNetwork(model))
         self.decoding, self.encoded = decoding, DynamicCache()
         self.soft: Tensor | None = None
         self.left = decoding.steps
-        kinds = self.network.official.config.text_config.layer_types
-        self.whole = [layer for layer, kind in enumerate(kinds) if kind == "full_attention"]
 
     @property
     def stored(self) -> int:

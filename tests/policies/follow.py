@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -183,14 +183,9 @@ def waits(rule: Any) -> bool:
 
 
 def compare_step(
-    here: Mapping[str, np.ndarray],
-    found: Forward,
-    theirs: list[np.ndarray],
-    offset: int,
-    where: str,
-    judged: Collection[int] | None = None,
+    here: Mapping[str, np.ndarray], found: Forward, theirs: list[np.ndarray], offset: int, where: str
 ) -> None:
-    """Hidden sets exactly; scores and the account to 1e-4. judged: layers whose sinks are compared; None: all."""
+    """Hidden sets exactly; scores and the account to 1e-4."""
     for layer, ours in enumerate(found.taken):
         K = ours.shape[-1]
         assert np.array_equal(theirs[layer][..., :K], ours), f"{where}, layer {layer}: other keys are taken"
@@ -202,8 +197,6 @@ def compare_step(
             )
             assert np.isnan(recorded[..., K:]).all()
         for name, ours_name in ACCOUNT.items():
-            if ours_name != "share" and judged is not None and layer not in judged:
-                continue
             values = getattr(found, ours_name)
             np.testing.assert_allclose(here[name][:, layer], values[layer], atol=CLOSE, err_msg=f"{where} {name}")
 

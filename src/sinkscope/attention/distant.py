@@ -208,13 +208,15 @@ def block_sinks(received: Tensor, expected: Distant, epsilon: float = EPSILON) -
     """Sinks of a block loop's step.
 
     Args:
-        received: Float [N, h, K], uniform = 1; N a multiple of B. expected: see `in_blocks`.
+        received: Float [N, h, K], uniform = 1, NaN where a layer does not see a key; N a multiple of B.
+        expected: see `in_blocks`.
     """
-    limit, uniform, known = (
-        field.repeat(len(received) // len(field), 1)[:, None]
-        for field in (expected.limit(epsilon), expected.uniform, expected.known)
-    )
-    sinks: Tensor = (received.nan_to_num(0.0).double() * uniform > limit) & known
+    fields = vars(expected).items()
+    of_row = Distant(**{name: field.repeat(len(received) // len(field), 1)[:, None] for name, field in fields})
+    # Of a sliding layer's queries the attention is that to fewer keys, and each may be chance more often.
+    noise = 0.5 / received.isfinite().any(1).sum(-1).clip(1).double()[:, None, None]
+    limit = replace(of_row, noise=noise).limit(epsilon)
+    sinks: Tensor = (received.nan_to_num(0.0).double() * of_row.uniform * (noise / of_row.noise) > limit) & of_row.known
     return sinks
 
 

@@ -158,6 +158,10 @@ class Judge:
     def step(self, state: SampleState, step: int, received: Array, layers: slice = slice(None)) -> Judged:
         """Judge received float [layer, head, key] of these layers."""
         seen, total = self._distant(state, step, layers)
+        if self.queries == BLOCK and self.rule == DISTANCE:
+            # A sliding layer's queries share their attention among the keys that it sees.
+            share = np.isfinite(received).any(1).sum(-1)[:, None, None].clip(1) / state.real[step].sum()
+            seen = dataclasses.replace(seen, uniform=seen.uniform / share, noise=seen.noise / share)
         count = np.maximum(seen.count, 1)
         share = seen.uniform / count
         mass = share if total is None else seen.uniform / max(1, total)
