@@ -158,19 +158,15 @@ class Checkpoint:
         largest = max((size for shape in self.shapes.values() for size in shape), default=0)
         most = dict.fromkeys(LAYER_COUNTS, len(self.shapes)) | dict.fromkeys(WIDTHS, 2 * largest)
         inner = [self.config.get(name) for name in ("text_config", *ROTATION)]
-        numbers = [
-            (name, value)
-            for settings in (self.config, *(one for one in inner if isinstance(one, dict)))
-            for name, value in settings.items()
-            if name == "partial_rotary_factor" or (name in most and _is_number(value))
-        ]
-        for name, value in numbers:
-            if name in most and not value <= most[name]:
+        tables = [self.config, *(one for one in inner if isinstance(one, dict))]
+        for name, value in (item for table in tables for item in table.items()):
+            if name in most and _is_number(value) and not value <= most[name]:
                 raise CheckpointError(
                     f"{self.source}: config.json sets {name} to {value}, but the weights have only {len(self.shapes)} "
                     f"tensors, of sizes up to {largest}; check that config.json and the weights belong together"
                 )
-            if name not in most and value not in (None, 1) and not (partial and _is_number(value) and 0 < value < 1):
+            rotates = value in (None, 1) or (partial and _is_number(value) and 0 < value < 1)
+            if name == "partial_rotary_factor" and not rotates:
                 rotated = "a share of each head" if partial else "1: this network rotates whole heads"
                 raise CheckpointError(f"{self.source}: config.json sets {name} to {value}, which should be {rotated}")
 
@@ -181,36 +177,35 @@ class Checkpoint:
     @cached_property
     def files(self) -> dict[str, Path]:
         """Tensor name → the safetensors file that holds it."""
-        single = self.folder / SINGLE
+        single, index = self.folder / SINGLE, self.folder / INDEX
         if single.exists():  # where both are there, transformers reads the single file, and so do we
-            return dict.fromkeys(self.headers, single)
-        if (self.folder / INDEX).exists():
-            weights = read_table(self.folder / INDEX).get("weight_map")
-            if not isinstance(weights, dict) or not weights:
-                raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
-            shards = {str(shard) for shard in weights.values()}
-            if any(Path(shard).name != shard for shard in shards):
-                raise CheckpointError(f"{self.source}: {INDEX} names files outside the folder; refusing to read them")
-            lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
-            if lost:
-                raise CheckpointError(
-                    f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again"
-                )
-            return {name: self.folder / str(shard) for name, shard in weights.items()}
-        raise no_weights(self.source, (path.name for path in self.folder.iterdir()))
+            with opened(single, self.source) as tensors:
+                return dict.fromkeys(tensors.keys(), single)
+        if not index.exists():
+            raise no_weights(self.source, (path.name for path in self.folder.iterdir()))
+        weights = read_table(index).get("weight_map")
+        if not isinstance(weights, dict) or not weights:
+            raise CheckpointError(f"{self.source}: {INDEX} has no weight_map; download it again")
+        shards = {str(shard) for shard in weights.values()}
+        if any(Path(shard).name != shard for shard in shards):
+            raise CheckpointError(f"{self.source}: {INDEX} names files outside the folder; refusing to read them")
+        lost = sorted(shard for shard in shards if not (self.folder / shard).is_file())
+        if lost:
+            raise CheckpointError(
+                f"{self.source}: {INDEX} names {', '.join(lost)}, which is not there; download it again"
+            )
+        return {name: self.folder / str(shard) for name, shard in weights.items()}
 
     @cached_property
     def headers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Tensor name → dtype, in the words of safetensors, and shape; checks on the way that index and shards agree."""
-        single = self.folder / SINGLE
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
-        for path in [single] if single.exists() else sorted(set(self.files.values())):
+        for path in sorted(set(self.files.values())):
             with opened(path, self.source) as tensors:
                 for name in tensors.keys():  # noqa: SIM118
                     header = tensors.get_slice(name)
                     found[name] = header.get_dtype(), tuple(header.get_shape())
-        if not single.exists() and set(found) != set(self.files):
-            wrong = sorted(set(found) ^ set(self.files))
+        if wrong := sorted(set(found) ^ set(self.files)):
             raise CheckpointError(
                 f"{self.source}: index and shards disagree about {listed(wrong, LISTED)}; download it again"
             )

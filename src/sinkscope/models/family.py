@@ -274,12 +274,7 @@ def read_ids(
 
 def first_id(*found: Any) -> int | None:
     """The first that is an id; a list gives its first entry."""
-    for value in found:
-        if isinstance(value, (list, tuple)) and value:
-            value = value[0]
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-    return None
+    return next((ids[0] for ids in map(all_ids, found) if ids and ids[0] >= 0), None)
 
 
 def all_ids(*found: Any) -> tuple[int, ...]:

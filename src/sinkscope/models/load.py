@@ -111,14 +111,6 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         return replace(find(without_mode(name), revision), causal=True)
     if name.startswith("organism/"):
         return _organism(name, revision)
-    # A folder of that name is the user's own, and goes first.
-    if name == TWIN and not Path(name).is_dir():
-        return read_adapter(ADAPTERS / TWIN, TWIN, find)
-    if name == NAME and not Path(name).is_dir():
-        fetched = find_fetched()
-        if fetched is None:
-            raise CheckpointError(f"{name} is not on this machine: run `sinkscope fetch {name}` (93 MB, Apache-2.0)")
-        return fetched
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if revision is not None:
@@ -126,6 +118,14 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
         if (folder / ADAPTER).is_file():
             return read_adapter(folder.resolve(), name, find)
         return Checkpoint(folder.resolve(), name)
+    # A folder of one of these names is the user's own, and went first.
+    if name == TWIN:
+        return read_adapter(ADAPTERS / TWIN, TWIN, find)
+    if name == NAME:
+        fetched = find_fetched()
+        if fetched is None:
+            raise CheckpointError(f"{name} is not on this machine: run `sinkscope fetch {name}` (93 MB, Apache-2.0)")
+        return fetched
     if name and folder.exists():
         raise CheckpointError(f"{name} is a file; give the folder that holds config.json")
     if not name or name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,14 +124,9 @@ def encode_text(model: Model, prompt: str | list[dict[str, str]], raw: bool = Fa
         return list(model.tokenizer(text, add_special_tokens=not templated).input_ids)
 
 
-@contextmanager
-def _tokenizing(model: Model) -> Iterator[None]:
+def _tokenizing(model: Model) -> AbstractContextManager[None]:
     """Some tokenizers that can be read break on a text."""
-    try:
-        yield
-    except BaseException:
-        with reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError):
-            raise
+    return reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError)
 
 
 def pad(model: Model, rows: list[list[int]]) -> PromptBatch:

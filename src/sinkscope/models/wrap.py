@@ -108,11 +108,8 @@ def _refuse_other_kinds(network: Any) -> None:
 
 
 def _family(checkpoint: InMemory, name: str | None) -> Family:
-    both_ways = checkpoint.config.get("is_causal") is False
-    if name is not None:
-        return FAMILIES.find(name)
-    chosen = family_of(checkpoint)
-    if chosen.causal and both_ways:
+    chosen = family_of(checkpoint, name)
+    if name is None and chosen.causal and checkpoint.config.get("is_causal") is False:
         diffusion = [known.name for known in FAMILIES.values() if not known.causal]
         raise InputError(
             f"{checkpoint.source} looks both ways, so it is no causal model; say which family it is of: "
