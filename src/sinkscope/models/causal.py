@@ -138,9 +138,9 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
             hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
         raise CheckpointError(f"{checkpoint.source}: model_type {kind!r} is not one that sinkscope can load; {hint}")
     name = names[kind]
-    network = getattr(transformers, name if isinstance(name, str) else name[0])
+    network_class = getattr(transformers, name if isinstance(name, str) else name[0])
     # A network that rotates a part of each head names the setting; others would fail at their first forward.
-    checkpoint.check_sizes("partial_rotary_factor" in inspect.getsource(sys.modules[network.__module__]))
+    checkpoint.check_sizes("partial_rotary_factor" in inspect.getsource(sys.modules[network_class.__module__]))
     try:
         # A copy: transformers writes into nested settings, and the checkpoint's digest is over what its file says.
         settings = _plain_floats(checkpoint.config)
@@ -148,14 +148,11 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
             settings.pop("quantization_config", None)
         settings["model_type"] = kind  # of a changed network, that of the one it was made from
         config = CONFIG_MAPPING[kind].from_dict(settings)
-        network_class = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING")[type(config)]
     except Exception as error:  # a config class may raise anything for a missing or wrong key
         _require_sizes(checkpoint, CONFIG_MAPPING[kind])
         raise CheckpointError(
             f"{checkpoint.source}: config.json does not describe a {kind} model: {one_line(error)}"
         ) from error
-    if isinstance(network_class, (tuple, list)):
-        network_class = network_class[0]
     _require_sizes(checkpoint, config)
     check_computing(checkpoint, type(config))
     if isinstance(checkpoint.config.get("text_config"), dict):

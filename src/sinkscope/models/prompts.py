@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,9 +125,14 @@ def encode_text(model: Model, prompt: str | list[dict[str, str]], raw: bool = Fa
         return list(model.tokenizer(text, add_special_tokens=not templated).input_ids)
 
 
-def _tokenizing(model: Model) -> AbstractContextManager[None]:
+@contextmanager
+def _tokenizing(model: Model) -> Iterator[None]:
     """Some tokenizers that can be read break on a text."""
-    return reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError)
+    try:
+        yield
+    except BaseException:
+        with reading(f"the tokenizer of {model.source}", "download its files again", CheckpointError):
+            raise
 
 
 def pad(model: Model, rows: list[list[int]]) -> PromptBatch:
