@@ -17,7 +17,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "sinkscope"
 ALLOWED = {
     "base/textform.py": "reads what people write: policies, decodings, captures",
     "cli/inputs.py": "reads an option: 128x64",
-    "models/probe.py": "reads names of a network's modules",
     "models/settings.py": "reads names of settings of a checkpoint",
     "policies/text.py": "reads what people write: policies",
     "sinks/categories.py": "reads tokens",
