@@ -33,9 +33,11 @@ class KeyMasker(Protocol):
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
         """The keys to mask in this call, or None for none."""
+        return None
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """Names of the query classes whose received attention `measure` will read in this layer."""
+        return ()
 
     def measure(self, call: AttentionCall) -> None:
         """Take note of a call."""
@@ -61,9 +63,11 @@ class CallEditor(Protocol):
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Key [B, G, K, D] and value [B, G, K, E], after RoPE, as the call is to have them; K may be another."""
+        return key, value
 
     def output(self, layer: int, output: Tensor) -> Tensor:
         """The output [B, H, Q, E] as the model is to go on with it."""
+        return output
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sinkscope.attention.context import CallEditor
 from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.generation.run import Run
@@ -85,7 +86,7 @@ class Patch:
         return f"<patch of {self.what} from {self.donor}: at sinks {at}; at random places {other}>"
 
 
-class _TakeOver:
+class _TakeOver(CallEditor):
     """Takes keys or values of the shadow rows, which stand behind the rows themselves, at the marked places."""
 
     def __init__(self, where: Tensor, what: str, nothing: bool) -> None:
@@ -100,9 +101,6 @@ class _TakeOver:
         if self.what in ("value", "both"):
             value = torch.cat([torch.where(replaced, value[rows:], value[:rows]), value[rows:]])
         return key, value
-
-    def output(self, layer: int, output: Tensor) -> Tensor:
-        return output
 
 
 def patched_logits(seen: Observation, where: Tensor, donors: Tensor | None, what: str) -> Tensor:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, AttentionCall, ForwardContext, Placed
-from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.context import ALL, AttentionCall, CallEditor, ForwardContext, KeyMasker, Placed
 from sinkscope.models.model import Model
 from sinkscope.reuse.rule import Candidates, Reuse
 from sinkscope.reuse.state import drawn, first_of
@@ -58,7 +56,7 @@ class Sums:
         return mass, self.uniform
 
 
-class CausalReuseRuntime:
+class CausalReuseRuntime(KeyMasker, CallEditor):
     """A rule on the steps of one group of rows; it stands where a policy would, and gathers the keys that take part.
 
     The prefill and every refresh look at all keys. A key that was dropped comes back in a refresh only.
@@ -113,16 +111,6 @@ class CausalReuseRuntime:
         index = self._looked.columns[layer][:, None, :, None]
         key = key.gather(2, index.expand(-1, key.shape[1], -1, key.shape[3]))
         return key, value.gather(2, index.expand(-1, value.shape[1], -1, value.shape[3]))
-
-    def output(self, layer: int, output: Tensor) -> Tensor:
-        return output
-
-    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
-        return None
-
-    def reads(self, layer: int) -> tuple[str, ...]:
-        """Nothing: steps with one query come by another way."""
-        return ()
 
     def measure(self, call: AttentionCall) -> None:
         """Add what a layer's keys received, and choose which of them stay for the next step."""

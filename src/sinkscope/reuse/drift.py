@@ -47,7 +47,7 @@ class DriftReuse(Reuse):
     def __post_init__(self) -> None:
         one_of("by", self.by, WAYS)
         one_of("refresh", self.refresh, REFRESHES)
-        if self.unites and self.deepens:
+        if self.by == "union" and self.deepens:
             raise InputError(
                 "by=union looks at the keys of all layers together, so no layer is the one that has drifted; "
                 "leave out refresh=layers, or take by=key"
@@ -55,12 +55,8 @@ class DriftReuse(Reuse):
         object.__setattr__(self, "threshold", float(at_least("threshold", self.threshold, -1.0)))
 
     @property
-    def tracks(self) -> bool:
-        return self.by == "key"
-
-    @property
-    def unites(self) -> bool:
-        return self.by == "union"
+    def watches(self) -> str:
+        return self.by
 
     @property
     def deepens(self) -> bool:
@@ -73,18 +69,15 @@ class DriftReuse(Reuse):
 
     @property
     def exact(self) -> bool:
-        return self.tracks and self.threshold >= 1
+        return self.by == "key" and self.threshold >= 1
 
     def due(self, age: int, begins: bool) -> bool:
         """Where a block begins; else drift decides."""
         return begins
 
-    def drifted(self, likeness: Tensor) -> bool:
-        return bool((likeness < self.threshold).any())
-
     def drifted_from(self, likeness: Tensor) -> int | None:
-        """With refresh "layers" the first layer that fell below the threshold."""
-        if not self.deepens:
-            return super().drifted_from(likeness)
+        """The first layer that fell below the threshold with refresh "layers", else 0 as soon as anything has."""
         below = (likeness < self.threshold).any(1).tolist()
-        return below.index(True) if True in below else None
+        if True not in below:
+            return None
+        return below.index(True) if self.deepens else 0

@@ -1,19 +1,21 @@
-"""What is kept between forwards: keys and values of all columns or of some, residual streams, memory that stays where it is."""
+"""What is kept between forwards: keys, values and residual streams of columns, in memory that stays where it is."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from sinkscope.attention.context import CallEditor
 
-class Columns:
-    """The keys and values of every layer of one group of rows; an editor of attention calls (see attention.context).
+
+class Columns(CallEditor):
+    """Keys and values of every layer of one group of rows, and where they are seen the residual streams before the layers.
 
     A full forward leaves its keys and values here. A partial one brings those of its active columns, and attends over what
     `inputs` hands back: everything, or, once `gather` was called for the layers, the gathered keys and the active ones.
 
     Attributes:
-        active: Long [B, A]: the columns of a partial forward; None: the forward is a full one.
+        active: Long [B, A]: the columns of a partial forward; None: the forward, or what is left of it, is of all columns.
         moved: how often keys and values got another place in memory, because their shape was another.
     """
 
@@ -24,6 +26,7 @@ class Columns:
         self.moved = 0
         self._whole = whole
         self._stored: dict[int, tuple[Tensor, Tensor]] = {}
+        self._streams: dict[int, Tensor] = {}
 
     def inputs(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keep a full forward's keys and values [B, G, S, D]; add a partial one's [B, G, A, D] to what is kept."""
@@ -40,9 +43,6 @@ class Columns:
                 store[:, :, -fresh.shape[2] :] = fresh
         return kept
 
-    def output(self, layer: int, output: Tensor) -> Tensor:
-        return output
-
     def gather(self, layer: int, key: Tensor, value: Tensor, columns: Tensor, active: int) -> None:
         """Keep the keys and values of some columns, Long [B, k], with room for the active ones behind them."""
         index = columns[:, None, :, None]
@@ -55,6 +55,20 @@ class Columns:
         keys = self._stored[layer][0]
         rows = torch.arange(len(columns), device=columns.device)
         return keys[rows, :, columns].flatten(1)
+
+    def see(self, layer: int, stream: Tensor) -> None:
+        """Keep the stream that enters a layer: Float [B, S, width], or [B, A, width] of the active columns.
+
+        Refreshes alone bring it: the columns of a partial forward stay active until the next one, which computes them again.
+        """
+        if self.active is None:
+            self._streams[layer] = stream
+        else:
+            self._streams[layer].scatter_(1, self.active[..., None].expand(stream.shape), stream)
+
+    def entering(self, layer: int) -> Tensor:
+        """Float [B, S, width]: the stream before a layer, each column as it was last computed."""
+        return self._streams[layer]
 
     def _into(self, layer: int, shape: torch.Size, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Copies in the first columns of memory that stays where it is while its shape does: a CUDA graph reads it there."""
@@ -79,30 +93,3 @@ class Memory:
         if place is None:
             place = self._places[name, value.shape] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
         return place.copy_(value)
-
-
-class Residuals:
-    """The residual stream before every layer of one group of rows, for each column as it was last computed.
-
-    Refreshes alone bring it: the columns of a partial forward stay active until the next refresh, which computes them again.
-
-    Attributes:
-        active: Long [B, A]: the columns that the streams to come are of; None: of all columns.
-    """
-
-    PASSING = ("active",)
-
-    def __init__(self) -> None:
-        self.active: Tensor | None = None
-        self._kept: dict[int, Tensor] = {}
-
-    def see(self, layer: int, stream: Tensor) -> None:
-        """Keep the stream that enters a layer: Float [B, S, width], or [B, A, width] of the active columns."""
-        if self.active is None:
-            self._kept[layer] = stream
-        else:
-            self._kept[layer].scatter_(1, self.active[..., None].expand(stream.shape), stream)
-
-    def entering(self, layer: int) -> Tensor:
-        """Float [B, S, width]: of all columns, before a layer."""
-        return self._kept[layer]

@@ -97,14 +97,11 @@ class Reuse(Extra):
         return getattr(self, "refresh", "block") == 1
 
     @property
-    def tracks(self) -> bool:
-        """Whether the most attended key of each layer is active too, so that its drift can be seen."""
-        return False
-
-    @property
-    def unites(self) -> bool:
-        """Whether each step finds the most attended key of each layer, so that changes of the set can be seen."""
-        return False
+    def watches(self) -> str:
+        """What is watched of the most attended keys, one of each layer: nothing (""); "key": each is active too, so that its
+        drift can be seen; "union": each step finds them anew, so that changes of the set can be seen.
+        """
+        return ""
 
     @property
     def deepens(self) -> bool:
@@ -138,18 +135,14 @@ class Reuse(Extra):
         """Bool [B, S]: the kept keys of a layer that stay: as many in every layer."""
         return candidates.keys
 
-    def drifted(self, likeness: Tensor) -> bool:
-        """Whether a full forward is due, from Float [layer, B], the cosine of each layer's most attended key with what was kept,
-        or [1, B], the share of these keys that were the most attended ones in the last full forward.
-        """
-        return False
-
     def drifted_from(self, likeness: Tensor) -> int | None:
-        """The layer from which on all columns are computed in the next forward, from the same; None: it is a partial one.
+        """The layer from which on all columns are computed in the next forward; None: it is a partial one, 0: a full one.
 
-        0 is a full forward. Any other layer is for rules that track and deepen.
+        Args:
+            likeness: Float [layer, B], the cosine of each layer's most attended key with what was kept, or [1, B], the share of
+                these keys that were the most attended ones in the last full forward. Layers but 0 are for rules that deepen.
         """
-        return 0 if self.drifted(likeness) else None
+        return None
 
     def check(
         self,

@@ -16,7 +16,7 @@ from sinkscope.attention.context import ALL, ForwardContext, Placed
 from sinkscope.decoding.step import Wanted
 from sinkscope.models.layers import streams
 from sinkscope.models.model import Model
-from sinkscope.reuse.kept import Columns, Memory, Residuals
+from sinkscope.reuse.kept import Columns, Memory
 from sinkscope.reuse.rule import Reuse, State
 from sinkscope.reuse.state import BLOCK, Active, Choice, Clock, Seen, Tracked
 from sinkscope.reuse.work import WorkCount
@@ -45,7 +45,7 @@ class ReuseRuntime:
         self.rule, self.model, self.real = rule, model, real
         self.fresh: Tensor | None = None
         self.work = WorkCount(model, len(row_keys))
-        self._kept, self._memory, self._residuals = Columns(whole=not rule.selects), Memory(), Residuals()
+        self._kept, self._memory = Columns(whole=not rule.selects), Memory()
         keys = torch.tensor(row_keys, dtype=torch.long, device=model.device)
         self._clock, self._active, self._seen, self._tracked = Clock(), Active(), Seen(real), Tracked()
         state = self._clock, self._active, self._seen, self._tracked
@@ -86,7 +86,7 @@ class ReuseRuntime:
             clock.age += 1
             kind = (active.index.shape[1], seen.most, seen.real is None, self._kept.moved)
             # Not captured with unions: whether their kernels can be has not been tried.
-            hidden = run(self._partial, None if self.rule.unites else kind)
+            hidden = run(self._partial, None if self.rule.watches == "union" else kind)
             self.fresh = self._active.columns
         self._count(0 if full else layer, alive)
         return hidden
@@ -98,9 +98,9 @@ class ReuseRuntime:
         context = self._of_all(x, wanted, context)
         with self._seen_residuals():
             hidden = self.model.hidden(x, context)
-        if self.rule.tracks:
+        if self.rule.watches == "key":
             self._track(0)
-        if self.rule.unites:
+        elif self.rule.watches:
             self._tracked.top = self._tracked.everywhere(self._choice.candidates)
         self._hidden = self._memory.put("hidden", hidden)
         return self._hidden
@@ -109,11 +109,10 @@ class ReuseRuntime:
         """A forward of the active columns up to a layer, and of all columns from there on."""
         before, positions = self._of_active(x, context)
         with self._seen_residuals():
-            self._residuals.active = self._active.index
             stream = self.model.entering(x.gather(1, self._active.index), layer, before, positions)
-            self._residuals.see(layer, stream)
+            self._kept.see(layer, stream)
             context = self._of_all(x, wanted, context)
-            hidden = self.model.onward(self._residuals.entering(layer), layer, context)
+            hidden = self.model.onward(self._kept.entering(layer), layer, context)
         self._track(layer)
         self._hidden = self._memory.put("hidden", hidden)
         return self._hidden
@@ -124,23 +123,22 @@ class ReuseRuntime:
             raise RuntimeError("there is nothing to reuse yet")
         context, positions = self._of_active(x, context)
         fresh = self.model.hidden(x.gather(1, self._active.index), context, positions=positions)
-        if self.rule.tracks:
-            moved = torch.nn.functional.cosine_similarity(
-                self._tracked.now(self._kept).float(), self._tracked.keys.float(), dim=-1
-            )
-            self._tracked.likeness = self._memory.put("cosines", moved)
-        if self.rule.unites and self._tracked.top is not None:
-            now = self._tracked.everywhere(self._choice.candidates)
-            self._tracked.likeness = ((now & self._tracked.top).sum(1) / now.sum(1))[None]
+        tracked = self._tracked
+        if self.rule.watches == "key":
+            moved = torch.nn.functional.cosine_similarity(tracked.now(self._kept).float(), tracked.keys.float(), dim=-1)
+            tracked.likeness = self._memory.put("cosines", moved)
+        elif tracked.top is not None:
+            now = tracked.everywhere(self._choice.candidates)
+            tracked.likeness = ((now & tracked.top).sum(1) / now.sum(1))[None]
         self._hidden.scatter_(1, self._active.index[..., None].expand(fresh.shape), fresh)
         return self._hidden
 
     def _of_all(self, x: Tensor, wanted: Wanted, context: ForwardContext) -> ForwardContext:
         """The context of layers that all columns go through, after which the active ones are chosen anew."""
-        self._kept.active = self._residuals.active = None
+        self._kept.active = None
         self._set_active(self.rule.active(self._state(x, wanted)))
         self._choice.begin()
-        watched = self.rule.selects or self._choice.watches
+        watched = self.rule.selects or self.rule.watches
         queries = {**context.queries, BLOCK: (wanted.block & self._choice.everything)[:, None].float()}
         return replace(context, editor=self._kept, policy=self._choice if watched else None, queries=queries)
 
@@ -153,20 +151,21 @@ class ReuseRuntime:
             for name, weights in context.queries.items()
         }
         queries[ALL] = once[:, None]
-        if self.rule.unites:
+        united = self.rule.watches == "union"
+        if united:
             queries[BLOCK] = once[:, None]  # the block is all that is active
         columns.active = index
         placed = Placed(self._seen.columns, self._choice.everything) if self.rule.selects else None
         context = replace(
             context, real=self._seen.real, newest=True, editor=columns, queries=queries, placed=placed,
-            policy=self._choice if self.rule.unites else None,
+            policy=self._choice if united else None,
         )  # fmt: skip
         return context, positions.gather(1, index)
 
     def _seen_residuals(self) -> AbstractContextManager[None]:
         """While inside, residual streams are kept, where the rule may go on from them."""
         layers = self.model.network.model.layers
-        return streams(layers, self._residuals.see) if self.rule.deepens else nullcontext()
+        return streams(layers, self._kept.see) if self.rule.deepens else nullcontext()
 
     def _track(self, layer: int) -> None:
         """From a layer on, go on from the keys as they are now; what is tracked is computed in every step beside the block."""
@@ -205,7 +204,7 @@ class ReuseRuntime:
 
     def _set_active(self, active: Tensor) -> None:
         """The active columns, Bool [B, S]."""
-        self._active.choose(active, self._memory, self.rule.moves or self.rule.tracks)
+        self._active.choose(active, self._memory, self.rule.moves or self.rule.watches == "key")
         if self._costs is not None:
             self._costs = self._costs[0], None
 

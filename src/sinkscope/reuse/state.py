@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, AttentionCall
-from sinkscope.attention.key_mask import KeyMask
-from sinkscope.attention.visibility import Visibility
+from sinkscope.attention.context import ALL, AttentionCall, KeyMasker
 from sinkscope.policies.numbers import priorities
 from sinkscope.reuse.kept import Columns, Memory
 from sinkscope.reuse.rule import Candidates, Reuse
@@ -98,7 +96,7 @@ class Tracked:
 
 
 @dataclass
-class Choice:
+class Choice(KeyMasker):
     """Stands in the place of a policy, and chooses keys as the attention calls of a forward come by.
 
     Attributes:
@@ -119,11 +117,6 @@ class Choice:
     everything: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))
     near: Tensor = field(default_factory=lambda: torch.empty(0))
 
-    @property
-    def watches(self) -> bool:
-        """Whether one key of each layer is looked for, and not those that stay."""
-        return self.rule.tracks or self.rule.unites
-
     def begin(self) -> None:
         """All columns are about to go through the layers, behind which the active ones are others."""
         self.seen.most = None
@@ -133,35 +126,29 @@ class Choice:
             gap = (columns[None, :, None] - self.active.index[:, None, :]).abs()
             self.near = -gap.amin(2).double()
 
-    def mask(self, layer: int, query: Tensor, key: Tensor, visibility: Visibility, scale: float) -> KeyMask | None:
-        return None
-
     def reads(self, layer: int) -> tuple[str, ...]:
         """What is received from the block, and from all queries, where that is what the rule chooses by."""
-        if self.watches:
+        if self.rule.watches:
             return (BLOCK,)
         return tuple(name for name, score in ((BLOCK, "received"), (ALL, "sinks")) if score in self.rule.scores)
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""
-        if self.watches:
+        if self.rule.watches:
             received = self._received(call, BLOCK).nan_to_num(float("-inf"))
             column = received.masked_fill(~self.candidates, float("-inf")).argmax(1)
             self.tracked.columns[call.layer] = self.memory.put(f"tracked {call.layer}", column)
             return
-        nothing, scores = torch.empty(0), self.rule.scores
-        chosen = self.rule.choose(
-            Candidates(
-                self.candidates,
-                self._received(call, ALL) if "sinks" in scores else nothing,
-                self._received(call, BLOCK) if "received" in scores else nothing,
-                self.near if "near" in scores else nothing,
-                drawn(self.rule, self.row_keys, call.layer, self.clock.refreshes, self.everything)
-                if "random" in scores
-                else nothing,
-                self.candidates.sum(1),
-            )
+        nothing, scores, refresh = torch.empty(0), self.rule.scores, self.clock.refreshes
+        candidates = Candidates(
+            self.candidates,
+            self._received(call, ALL) if "sinks" in scores else nothing,
+            self._received(call, BLOCK) if "received" in scores else nothing,
+            self.near,
+            drawn(self.rule, self.row_keys, call.layer, refresh, self.everything) if "random" in scores else nothing,
+            self.candidates.sum(1),
         )
+        chosen = self.rule.choose(candidates)
         if self.seen.most is None:  # the host waits in the first layer only: all layers keep as many
             counts = chosen.sum(1)
             self.seen.most = int(counts.max())
