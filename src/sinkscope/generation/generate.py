@@ -31,8 +31,8 @@ from sinkscope.trace.recorder import Recorder, trace_writer
 from sinkscope.trace.trace import Trace, provenance, token_texts
 
 if TYPE_CHECKING:
+    from sinkscope.reuse.agreement import Shadowed
     from sinkscope.reuse.rule import Reuse
-    from sinkscope.reuse.shadow import Shadowed
 
 Progress = Callable[[int, int, Tensor], None]
 """Called after every step with the number of steps done, the number expected, and the states Long [B, S], which lie on the

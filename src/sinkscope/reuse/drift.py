@@ -7,12 +7,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.base.checks import at_least, one_of
+from sinkscope.base.checks import at_least, declared
 from sinkscope.base.errors import InputError
 from sinkscope.reuse.rule import REUSES, Reuse
-
-WAYS = ("key", "union")
-REFRESHES = ("all", "layers")
 
 
 @REUSES.add
@@ -38,15 +35,14 @@ class DriftReuse(Reuse):
     """
 
     threshold: int | float  # a whole one keeps its point in the text form
-    by: str = "key"
+    by: Literal["key", "union"] = "key"
     refresh: Literal["all", "layers"] = "all"
 
     word: ClassVar[str] = "drift"
     alone: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        one_of("by", self.by, WAYS)
-        one_of("refresh", self.refresh, REFRESHES)
+        declared(self)
         if self.by == "union" and self.deepens:
             raise InputError(
                 "by=union looks at the keys of all layers together, so no layer is the one that has drifted; "

@@ -7,10 +7,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sinkscope.base.checks import one_of
+from sinkscope.base.checks import declared
 from sinkscope.reuse.rule import REUSES, Refresh, Reuse, State, check_refresh
-
-FRESH = ("block", "rest", "masks")
 
 
 @REUSES.add
@@ -35,7 +33,7 @@ class PrefixReuse(Reuse):
 
     def __post_init__(self) -> None:
         check_refresh(self.refresh)
-        one_of("fresh", self.fresh, FRESH)
+        declared(self)
 
     @property
     def moves(self) -> bool:  # type: ignore[override]

@@ -72,48 +72,41 @@ class ReuseRuntime:
         if not full and self.rule.moves:
             self._set_active(self.rule.active(self._state(x, wanted)))
         elif not full:
-            full = bool((wanted.read & ~self._active.columns).any())
+            full = bool((wanted.read & ~active.columns).any())
         self._before = x
-        if full:
+        layer = 0 if full else layer
+        if layer is not None:
             clock.age, clock.refreshes = 1, clock.refreshes + 1
-            hidden = run(lambda state, context: self._refresh(state, wanted, context), None)
-            self.fresh = self._choice.everything
-        elif layer is not None:
-            clock.age, clock.refreshes = 1, clock.refreshes + 1
-            self.fresh, begun = self._active.columns, layer
-            hidden = run(lambda state, context: self._deepen(state, wanted, context, begun), None)
+            begun, before = layer, active.columns
+            hidden = run(lambda state, context: self._refresh(state, wanted, context, begun), None)
+            self.fresh = before if begun else self._choice.everything
         else:
             clock.age += 1
             kind = (active.index.shape[1], seen.most, seen.real is None, self._kept.moved)
             # Not captured with unions: whether their kernels can be has not been tried.
             hidden = run(self._partial, None if self.rule.watches == "union" else kind)
-            self.fresh = self._active.columns
-        self._count(0 if full else layer, alive)
+            self.fresh = active.columns
+        self._count(layer, alive)
         return hidden
 
-    def _refresh(self, x: Tensor, wanted: Wanted, context: ForwardContext) -> Tensor:
-        """A full forward; what it leaves behind is chosen layer by layer, as its attention calls come by."""
+    def _refresh(self, x: Tensor, wanted: Wanted, context: ForwardContext, layer: int) -> Tensor:
+        """A forward of all columns from a layer on, up to which only the active ones go; layer 0: a full one.
+
+        What it leaves behind is chosen layer by layer, as its attention calls come by.
+        """
         if self._hidden is None:
             self._choice.everything = torch.ones_like(wanted.block) if self.real is None else self.real
-        context = self._of_all(x, wanted, context)
+        model, kept = self.model, self._kept
         with self._seen_residuals():
-            hidden = self.model.hidden(x, context)
+            if layer:
+                before, positions = self._of_active(x, context)
+                kept.see(layer, model.entering(x.gather(1, self._active.index), layer, before, positions))
+            context = self._of_all(x, wanted, context)
+            hidden = model.onward(kept.entering(layer), layer, context) if layer else model.hidden(x, context)
         if self.rule.watches == "key":
-            self._track(0)
+            self._track(layer)
         elif self.rule.watches:
             self._tracked.top = self._tracked.everywhere(self._choice.candidates)
-        self._hidden = self._memory.put("hidden", hidden)
-        return self._hidden
-
-    def _deepen(self, x: Tensor, wanted: Wanted, context: ForwardContext, layer: int) -> Tensor:
-        """A forward of the active columns up to a layer, and of all columns from there on."""
-        before, positions = self._of_active(x, context)
-        with self._seen_residuals():
-            stream = self.model.entering(x.gather(1, self._active.index), layer, before, positions)
-            self._kept.see(layer, stream)
-            context = self._of_all(x, wanted, context)
-            hidden = self.model.onward(self._kept.entering(layer), layer, context)
-        self._track(layer)
         self._hidden = self._memory.put("hidden", hidden)
         return self._hidden
 

@@ -20,7 +20,6 @@ SCORES = {
     "first": (), "random": ("random",),
 }  # fmt: skip
 """Name of a rule → the fields of Candidates that it ranks by."""
-BY = tuple(SCORES)
 
 
 @REUSES.add
@@ -84,7 +83,7 @@ class SparseReuse(Reuse):
         found: list[tuple[str, int | None]] = []
         for part in str(self.by).split("+"):
             name, colon, count = part.strip().partition(":")
-            one_of("by", name, BY)
+            one_of("by", name, SCORES)
             if colon and not count.isdecimal():
                 raise InputError(f"by: behind {name}: comes a whole number of keys, got {count!r}")
             found.append((name, int(count) if colon else None))

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.textform import Notation
+from sinkscope.reuse.agreement import Shadowed
 from sinkscope.reuse.rule import REUSES, Reuse
-from sinkscope.reuse.shadow import Shadowed
 
 ALLOWED = (
     "prefix:STEPS,fresh=block|rest|masks, sparse:KEEP,by=sinks|above|others|received|recent|first|random,refresh=STEPS, "

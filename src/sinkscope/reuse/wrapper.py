@@ -13,11 +13,11 @@ from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import accelerated
 from sinkscope.decoding.step import Request, Step
+from sinkscope.reuse.agreement import Shadow
 from sinkscope.reuse.causal import CausalReuseRuntime
 from sinkscope.reuse.rule import Reuse
 from sinkscope.reuse.runtime import Forward, ReuseRuntime
-from sinkscope.reuse.shadow import Shadow
-from sinkscope.reuse.work import Reused, Work, WorkCount
+from sinkscope.reuse.work import Reused, Work
 
 
 class Reusing:
@@ -28,24 +28,20 @@ class Reusing:
         shadowed: an exact forward runs beside each approximate one, so that its error is known.
 
     Attributes:
-        errors: Float64 [B] of each step: what the shadow found.
+        work: what was computed so far. errors: Float64 [B] of each step: what the shadow measured.
     """
 
     def __init__(self, engine: Engine, rule: Reuse, row_keys: list[int], shadowed: bool = False) -> None:
         self.model, self.real = engine.model, engine.real
         runtime = CausalReuseRuntime if self.model.spec.causal else ReuseRuntime
         self._runtime: CausalReuseRuntime | ReuseRuntime = runtime(rule, self.model, self.real, row_keys)
+        self.work = self._runtime.work
         self._shadow = Shadow(accelerated(Engine(self.model, self.real))) if shadowed else None
         if self._shadow is not None:
             engine.releases.append(self._shadow.exact.release)
         self.errors: list[Tensor] = []
         self._run, engine.run = engine.run, self.run
         engine.notes.append(self.note)
-
-    @property
-    def work(self) -> WorkCount:
-        """What was computed so far."""
-        return self._runtime.work
 
     def note(self, step: Step) -> Step:
         """A step with the columns that were computed in it; its error is noted here."""

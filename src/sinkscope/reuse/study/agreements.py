@@ -10,8 +10,7 @@ from typing import Any
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.models.prompts import pad
-from sinkscope.reuse.agreement import agreement
-from sinkscope.reuse.shadow import Shadowed
+from sinkscope.reuse.agreement import Shadowed, agreement
 from sinkscope.study.cells import Cell
 from sinkscope.tasks.answer import BatchSize, Items, batches, encoded, halving, recorded
 from sinkscope.tasks.records import Generation
