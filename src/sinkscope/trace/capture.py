@@ -60,13 +60,11 @@ class Capture:
     def check(self, layers: Sequence[int], heads: int) -> None:
         """Raises InputError when a chosen layer has no attention, or a layer or head does not exist."""
         for name, chosen, there in (("layer", self.layers, layers), ("head", self.heads, range(heads))):
-            for number in chosen or ():
-                if number not in there:
-                    every = len(there) == there[-1] + 1
-                    which = (
-                        f"{name}s 0 to {there[-1]}" if every else f"attention in {name}s {', '.join(map(str, there))}"
-                    )
-                    raise InputError(f"capture names {name} {number}, but the model has {which}")
+            absent = [number for number in chosen or () if number not in there]
+            if absent:
+                every = len(there) == there[-1] + 1
+                which = f"{name}s 0 to {there[-1]}" if every else f"attention in {name}s {', '.join(map(str, there))}"
+                raise InputError(f"capture names {name} {absent[0]}, but the model has {which}")
 
     def to_json(self) -> str:
         """The settings as one line of JSON."""
@@ -172,77 +170,54 @@ class Frame:
 
 def variables(frame: Frame, capture: Capture) -> dict[str, Variable]:
     """Every variable that a trace with this frame and capture holds."""
-    share = "attention received, uniform attention = 1"
-    head = ("sample", "step", "layer", "head")
+    share, stream = "attention received, uniform attention = 1", "the residual stream entering the layer"
     layer = ("sample", "step", "layer")
-    scored = layer if capture.level == "layers" else head
-    by_key, received = ("sample", "step", "key"), (*scored, "key")
-    once, columns = tuple(dim for dim in received if dim != "step"), ("sample", "key")
-    recorded = {
-        "region": Variable(columns, "padding | prompt | answer", "int8", 0),
-        "position": Variable(columns, "index from the first real token, -1 in padding", "int64", -1),
-        "decided_step": Variable(columns, "step that wrote the token, -1 for none", "int64", -1),
-        "received": Variable(received, share),
-        "tokens": Variable(by_key, "token id", "int64", -1),
-        "masked": Variable(by_key, "is a mask token", "bool", 0),
-        "confidence": Variable(by_key, "as the decoding defines it"),
-        "candidate": Variable(by_key, "token id", "int64", -1),
-        "decided": Variable(by_key, "written in this step", "bool", 0),
-        "ties": Variable(("sample", "step"), "selections with an equal rival", "int64", 0),
-    }
-    if frame.causal:
-        recorded |= {
-            "received_all": Variable(received, f"{share}, over all queries so far"),
-            "received_far": Variable(received, f"{share}, over distant queries so far"),
-            "window": Variable(("layer",), "keys that a query sees at most; 0: all", "int64", 0),
-        }
-    if frame.causal or frame.cached:
-        recorded["prefill_received"] = Variable(once, f"{share}, over all prompt queries")
-    if frame.edits:
-        recorded["edited"] = Variable(columns, "how often a token was changed after it was written", "int16", 0)
-    # `received` is replaced: in a block loop only the active block's queries count.
-    if frame.block is not None:
-        recorded |= {
-            "received": Variable(received, f"{share}, from the active block"),
-            "received_all": Variable(received, f"{share}, from all blocks so far"),
-            "forward_kind": Variable(("sample", "step"), "0: denoising, 1: storing a block", "int8", 0),
-        }
-    if frame.cached:
-        of_blocks = ("sample", "block", *once[1:])
-        recorded["store_received"] = Variable(of_blocks, f"{share}, from a block as it was stored")
-    if frame.learned:
-        recorded["learned_sink"] = Variable(scored, "share of attention that goes to the learned sink")
-    if frame.gated:
-        recorded["gate"] = Variable(scored, "mean of the gate that attention's output goes through")
-    if frame.fresh:
-        recorded["fresh"] = Variable(by_key, "key and value were computed in this step, in all layers", "bool", 0)
-    if frame.guided:
-        recorded["received_uncond"] = Variable(received, f"{share}, unconditional branch")
-    if frame.policy:
-        recorded |= {
-            "received_raw": Variable(received, f"{share}, as if the policy had masked nothing"),
-            "hidden_share": Variable(scored, "share of attention that the policy masked"),
-            "sinks_hit": Variable(scored, "share of the sinks that the policy masked"),
-            "strongest_hit": Variable(scored, "1 where the policy masked the strongest sink, 0 where it did not"),
-            "sink_removed": Variable(scored, "share of the attention on sinks that the policy masked"),
-        }
-        if capture.level != "layers":
-            bits = "masked keys, one bit each, first key in the highest bit"
-            recorded["masked_keys"] = Variable((*scored, "byte"), bits, "uint8", 0)
-    if capture.level == "layers":
-        recorded["sink_heads"] = Variable((*layer, "key"), "heads that call the key a sink at epsilon 3", "int16", 0)
-    if capture.level == "maps":
-        recorded["attention"] = Variable((*head, "query", "key"), "probability")
-    if capture.by_query:
-        recorded["received_by"] = Variable((*scored, "query_kind", "key"), f"{share}, by kind of query")
-    if capture.anatomy:
-        stream = "the residual stream entering the layer"
-        recorded |= {
-            "value_norm": Variable((*layer, "kv_head", "key"), "L2 norm of the value"),
-            "key_norm": Variable((*layer, "kv_head", "key"), "L2 norm of the key"),
-            "hidden_norm": Variable((*layer, "key"), f"L2 norm of {stream}"),
-            "largest_activation": Variable((*layer, "key"), "largest |x| of the residual stream"),
-            "hidden_cosine": Variable((*layer, "key"), f"cosine of {stream} with that of the first token"),
-            "median_activation": Variable(layer, "median |x| of the residual stream"),
-        }
-    return recorded
+    scored = layer if capture.level == "layers" else (*layer, "head")
+    by_key, received, columns = ("sample", "step", "key"), (*scored, "key"), ("sample", "key")
+    once, of_blocks = ("sample", *received[2:]), ("sample", "block", *received[2:])
+    by_step, by_layer, by_kv_head = ("sample", "step"), (*layer, "key"), (*layer, "kv_head", "key")
+    bits, policy, anatomy = "masked keys, one bit each, first key in the highest bit", frame.policy, capture.anatomy
+    blocks, read = frame.block is not None, frame.causal or frame.cached
+    # Whether it is there, its name, what it is; of two with one name the later one holds.
+    every = (
+        (True, "region", Variable(columns, "padding | prompt | answer", "int8", 0)),
+        (True, "position", Variable(columns, "index from the first real token, -1 in padding", "int64", -1)),
+        (True, "decided_step", Variable(columns, "step that wrote the token, -1 for none", "int64", -1)),
+        (True, "received", Variable(received, share)),
+        (True, "tokens", Variable(by_key, "token id", "int64", -1)),
+        (True, "masked", Variable(by_key, "is a mask token", "bool", 0)),
+        (True, "confidence", Variable(by_key, "as the decoding defines it")),
+        (True, "candidate", Variable(by_key, "token id", "int64", -1)),
+        (True, "decided", Variable(by_key, "written in this step", "bool", 0)),
+        (True, "ties", Variable(by_step, "selections with an equal rival", "int64", 0)),
+        (frame.causal, "received_all", Variable(received, f"{share}, over all queries so far")),
+        (frame.causal, "received_far", Variable(received, f"{share}, over distant queries so far")),
+        (frame.causal, "window", Variable(("layer",), "keys that a query sees at most; 0: all", "int64", 0)),
+        (read, "prefill_received", Variable(once, f"{share}, over all prompt queries")),
+        (frame.edits, "edited", Variable(columns, "how often a token was changed after it was written", "int16", 0)),
+        # In a block loop only the active block's queries count.
+        (blocks, "received", Variable(received, f"{share}, from the active block")),
+        (blocks, "received_all", Variable(received, f"{share}, from all blocks so far")),
+        (blocks, "forward_kind", Variable(by_step, "0: denoising, 1: storing a block", "int8", 0)),
+        (frame.cached, "store_received", Variable(of_blocks, f"{share}, from a block as it was stored")),
+        (frame.learned, "learned_sink", Variable(scored, "share of attention that goes to the learned sink")),
+        (frame.gated, "gate", Variable(scored, "mean of the gate that attention's output goes through")),
+        (frame.fresh, "fresh", Variable(by_key, "key and value were computed in this step, in all layers", "bool", 0)),
+        (frame.guided, "received_uncond", Variable(received, f"{share}, unconditional branch")),
+        (policy, "received_raw", Variable(received, f"{share}, as if the policy had masked nothing")),
+        (policy, "hidden_share", Variable(scored, "share of attention that the policy masked")),
+        (policy, "sinks_hit", Variable(scored, "share of the sinks that the policy masked")),
+        (policy, "strongest_hit", Variable(scored, "1 where the policy masked the strongest sink, 0 where it did not")),
+        (policy, "sink_removed", Variable(scored, "share of the attention on sinks that the policy masked")),
+        (policy and scored != layer, "masked_keys", Variable((*scored, "byte"), bits, "uint8", 0)),
+        (scored == layer, "sink_heads", Variable(by_layer, "heads that call the key a sink at epsilon 3", "int16", 0)),
+        (capture.level == "maps", "attention", Variable((*scored, "query", "key"), "probability")),
+        (capture.by_query, "received_by", Variable((*scored, "query_kind", "key"), f"{share}, by kind of query")),
+        (anatomy, "value_norm", Variable(by_kv_head, "L2 norm of the value")),
+        (anatomy, "key_norm", Variable(by_kv_head, "L2 norm of the key")),
+        (anatomy, "hidden_norm", Variable(by_layer, f"L2 norm of {stream}")),
+        (anatomy, "largest_activation", Variable(by_layer, "largest |x| of the residual stream")),
+        (anatomy, "hidden_cosine", Variable(by_layer, f"cosine of {stream} with that of the first token")),
+        (anatomy, "median_activation", Variable(layer, "median |x| of the residual stream")),
+    )
+    return {name: variable for there, name, variable in every if there}

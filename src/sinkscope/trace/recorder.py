@@ -52,7 +52,7 @@ class Recorder:
         self.recorded = 0
         self._decided_step = np.full((frame.rows, frame.columns), -1, dtype=np.int64)
         self._edited = np.zeros((frame.rows, frame.columns), dtype=np.int16)
-        self._prefill: Array | None = None
+        self._between: dict[str, Array] = {}  # what forwards that are no steps of the loop received
         self._ids = np.zeros(0, dtype=bool)  # by token id, whether it occurs
         self._outbox: Outbox | None = None
 
@@ -93,29 +93,29 @@ class Recorder:
         for parcel in parcels:
             self._fill(arrays, parcel)
         for name, variable in self.variables.items():
-            if variable.stepwise and name not in arrays:
-                arrays[name] = self._blank(variable)
+            if variable.stepwise:
+                self._in_frame(arrays, name)
         for name in ("tokens", "candidate"):
             self._note_ids(arrays[name])
         self.writer.write(self.recorded, step, arrays)
         self.recorded += 1
 
     def _note_decisions(self, step: int, parcel: Parcel) -> None:
-        rows, columns = self._places(parcel, "decided")
-        self._decided_step[rows, columns] = step
-        if "edited" in parcel.step:
-            rows, columns = self._places(parcel, "edited")
-            self._edited[rows, columns] += 1
+        for name in ("decided", "edited") if self.frame.edits else ("decided",):
+            index, columns = np.nonzero(parcel.step[name].numpy())
+            cells = np.asarray(parcel.rows)[index], columns + parcel.offset  # each once
+            if name == "decided":
+                self._decided_step[cells] = step
+            else:
+                self._edited[cells] += 1
 
-    def _places(self, parcel: Parcel, name: str) -> tuple[Array, Array]:
-        """Row and column in the frame of everything that is True in a field of a parcel; each place once."""
-        index, columns = np.nonzero(parcel.step[name].numpy())
-        return np.asarray(parcel.rows)[index], columns + parcel.offset
-
-    def _blank(self, variable: Variable) -> Array:
-        sizes = self.frame.sizes
-        shape = [sizes[dim] for dim in variable.dims if dim != "step"]
-        return np.full(shape, variable.empty, dtype=variable.dtype)
+    def _in_frame(self, arrays: dict[str, Array], name: str) -> Array:
+        """The array of a variable (of one step) in the frame; where it is not among `arrays` yet, an empty one."""
+        if name not in arrays:
+            variable, sizes = self.variables[name], self.frame.sizes
+            shape = [sizes[dim] for dim in variable.dims if dim != "step"]
+            arrays[name] = np.full(shape, variable.empty, dtype=variable.dtype)
+        return arrays[name]
 
     def _fill(self, arrays: dict[str, Array], parcel: Parcel) -> None:
         """Puts a group's rows into arrays of the frame; rows that had ended stay empty.
@@ -129,10 +129,9 @@ class Recorder:
         wide: list[tuple[Tensor, Variable, Array]] = []
         for name, tensor in (parcel.step | parcel.arrays).items():
             variable, values = self.variables.get(name), tensor.numpy()
+            columns = slice(parcel.offset, parcel.offset + values.shape[-1])
             if name == "prefill_received":
-                if self._prefill is None:
-                    self._prefill = self._blank(self.variables[name])
-                self._prefill[parcel.rows, ..., parcel.offset : parcel.offset + values.shape[-1]] = values
+                self._in_frame(self._between, name)[parcel.rows, ..., columns] = values
             if variable is None or not variable.stepwise:
                 continue
             by_key = variable.dims[-1] == "key"
@@ -146,14 +145,12 @@ class Recorder:
                     arrays[name] = np.empty(shape, dtype=variable.dtype)
                     wide.append((tensor, variable, arrays[name]))
                 continue
-            if name not in arrays:
-                arrays[name] = self._blank(variable)
-            array = arrays[name]
+            array = self._in_frame(arrays, name)
             if name == "attention":
                 first = parcel.offset + values.shape[-1] - values.shape[-2]
                 array = array[..., first : first + values.shape[-2], :]
             if by_key:
-                array = array[..., parcel.offset : parcel.offset + values.shape[-1]]
+                array = array[..., columns]
             array[rows] = values[alive]
             if name in NORMS:
                 np.moveaxis(arrays[name], -1, 1)[np.logical_not(self.frame.real)] = np.nan
@@ -162,7 +159,7 @@ class Recorder:
             arrays["tokens"][rows, : parcel.offset] = self.prompts[rows, : parcel.offset]
 
     def _note_ids(self, ids: Array) -> None:
-        """Mark ids that occur; below 0 there is none. Sorting them for that would take longer than the rest of `_place`."""
+        """Mark ids that occur; below 0 there is none. Sorting them for that would take longer than the rest of `_fill`."""
         known = ids[np.greater_equal(ids, 0)]
         more = int(known.max(initial=0)) + 1 - len(self._ids)
         if more > 0:
@@ -190,21 +187,19 @@ class Recorder:
         """
         self._arrived()
         static = {"region": self.frame.region(), "position": self.frame.position(), "decided_step": self._decided_step}
-        if self._prefill is not None:
-            static["prefill_received"] = self._prefill
         if self.frame.edits:
             static["edited"] = self._edited
         for recorder, offset in self.groups:
             for name, start, received in recorder.between:
                 if name not in self.variables:  # a loop without a cache may read its prompt for the first token alone
                     continue
-                array = static.setdefault(name, self._blank(self.variables[name]))
+                array = self._in_frame(self._between, name)
                 block = (offset + start) // (self.frame.block or 1)
                 here = array[:, block] if name == "store_received" else array
                 here[recorder.rows, ..., offset : offset + received.shape[-1]] = received.numpy()
         if self.frame.causal and self.groups:
             static["window"] = np.asarray(self.groups[0][0].windows, dtype=np.int64)
-        return self.writer.close(static, self.about | attributes(np.flatnonzero(self._ids).tolist()))
+        return self.writer.close(static | self._between, self.about | attributes(np.flatnonzero(self._ids).tolist()))
 
     @contextmanager
     def hooks(self, network: nn.Module, gates: Mapping[int, nn.Module]) -> Iterator[None]:
@@ -249,9 +244,8 @@ def trace_writer(
     from sinkscope.trace.storage import Folder
 
     named = variables(frame, capture)
-    labels = coordinates(frame, capture, [], set(named))
     static = {"region": frame.region(), "position": frame.position()}
-    return Folder(out, named, frame.sizes, labels, static, attributes, overwrite)
+    return Folder(out, named, frame.sizes, coordinates(frame, [], named), static, attributes, overwrite)
 
 
 def _fields(result: Step, frame: Frame) -> dict[str, Tensor]:

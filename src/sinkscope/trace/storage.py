@@ -172,21 +172,16 @@ def check_free(out: Path, overwrite: bool = False) -> str:
 
     A recording cannot go on where it stopped: random streams, caches and a policy's scores went with its process.
     """
-    there = []
-    if out.exists():
-        there.append(f"{out} exists already")
-    if partial_path(out).exists():
+    there, partial = [f"{out} exists already"] if out.exists() else [], partial_path(out)
+    if partial.exists():
         steps = "some"
         with suppress(InputError):
-            steps = str(len(recorded_steps(partial_path(out))))
-        there.append(
-            f"{partial_path(out)} holds {steps} steps of a recording that was not finished (Trace.open reads it)"
-        )
+            steps = str(len(recorded_steps(partial)))
+        there.append(f"{partial} holds {steps} steps of a recording that was not finished (Trace.open reads it)")
+    named = " and ".join(there)
     if there and not overwrite:
-        raise TraceExistsError(
-            f"{' and '.join(there)}; give another path, or --overwrite (overwrite=True) to record anew"
-        )
-    return " and ".join(there)
+        raise TraceExistsError(f"{named}; give another path, or --overwrite (overwrite=True) to record anew")
+    return named
 
 
 def _claim(folder: Path) -> int:

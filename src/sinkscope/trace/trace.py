@@ -20,7 +20,7 @@ import numpy as np
 from sinkscope.base.errors import InputError
 from sinkscope.base.version import __version__
 from sinkscope.trace import RENDERERS
-from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, variables
+from sinkscope.trace.capture import QUERY_KINDS, REGIONS, Array, Capture, Frame, Variable, variables
 
 if TYPE_CHECKING:
     import xarray
@@ -181,30 +181,25 @@ class TraceParts:
 
         arrays = {name: np.stack(steps, 1) for name, steps in self.arrays.items()} | self.static
         arrays["region"] = np.asarray(REGIONS)[arrays["region"].astype(int)]
+        named = variables(self.frame, self.capture)
         labelled: dict[str, Any] = {
             name: (variable.dims, arrays[name], {"units": variable.unit})
-            for name, variable in variables(self.frame, self.capture).items()
+            for name, variable in named.items()
             if name in arrays
         }
-        coords = coordinates(self.frame, self.capture, self.steps, set(labelled))
+        coords = coordinates(self.frame, self.steps, named)
         return xarray.Dataset(labelled, coords, dict(self.attributes))
 
 
-def coordinates(frame: Frame, capture: Capture, steps: list[int], names: set[str]) -> dict[str, Any]:
-    """Coordinate → labels of its dimension."""
+def coordinates(frame: Frame, steps: list[int], named: Mapping[str, Variable]) -> dict[str, Any]:
+    """Coordinate → labels of its dimension, for those that one of the variables has."""
     labels: dict[str, Any] = {
-        "sample": np.arange(frame.rows), "step": np.asarray(steps, dtype=np.int64),
-        "layer": np.asarray(frame.layers), "key": np.arange(frame.columns),
+        "sample": np.arange(frame.rows), "step": np.asarray(steps, dtype=np.int64), "layer": np.asarray(frame.layers),
+        "key": np.arange(frame.columns), "head": np.asarray(frame.heads), "query": np.arange(frame.columns),
+        "kv_head": np.arange(frame.kv_heads), "query_kind": list(QUERY_KINDS),
     }  # fmt: skip
-    if capture.level != "layers":
-        labels["head"] = np.asarray(frame.heads)
-    if "attention" in names:
-        labels["query"] = np.arange(frame.columns)
-    if "value_norm" in names:
-        labels["kv_head"] = np.arange(frame.kv_heads)
-    if "received_by" in names:
-        labels["query_kind"] = list(QUERY_KINDS)
-    return labels
+    there = {dim for variable in named.values() for dim in variable.dims}
+    return {dim: values for dim, values in labels.items() if dim in there}
 
 
 def provenance(
@@ -239,10 +234,6 @@ def token_texts(model: Model, ids: list[int]) -> dict[str, str]:
     """The text of each token id, so that it can be read without the tokenizer."""
     if model.tokenizer is None:
         return {}
-    texts = {}
-    for number in ids:
-        token = model.tokenizer.convert_ids_to_tokens(number)
-        texts[str(number)] = (
-            model.tokenizer.decode([number], clean_up_tokenization_spaces=False) if token else f"⟨{number}⟩"
-        )
+    decode, there = model.tokenizer.decode, model.tokenizer.convert_ids_to_tokens
+    texts = {n: decode([n], clean_up_tokenization_spaces=False) if there(n) else f"⟨{n}⟩" for n in ids}
     return {"token_texts": json.dumps(texts, ensure_ascii=False)}
