@@ -13,8 +13,8 @@ from torch import Tensor
 
 import sinkscope as ss
 from sinkscope.models.model import Model
-from sinkscope.reuse.kept import Columns
 from sinkscope.reuse.runtime import ReuseRuntime
+from sinkscope.reuse.state import Columns
 from sinkscope.reuse.work import WorkCount
 
 FAMILIES = ("llada", "mmada", "dream")

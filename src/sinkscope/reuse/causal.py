@@ -33,29 +33,6 @@ class Looked:
     columns: dict[int, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class Sums:
-    """What keys received so far, from all queries that saw them.
-
-    Attributes:
-        mass: layer → Float64 [B, K]: attention, mean over the heads.
-        uniform: Float64 [B, K]: what uniform attention would have brought them, the same in every layer.
-    """
-
-    mass: dict[int, Tensor] = field(default_factory=dict)
-    uniform: Tensor | None = None
-
-    def add(self, layer: int, mass: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        """Count the attention of a forward's queries in a layer; its sums."""
-        if layer in self.mass:
-            mass = mass + _grown(self.mass[layer], mass.shape[1])
-        self.mass[layer] = mass
-        if layer == 0 or self.uniform is None:
-            before = 0.0 if self.uniform is None else _grown(self.uniform, mass.shape[1])
-            self.uniform = (uniform + before).double()
-        return mass, self.uniform
-
-
 class CausalReuseRuntime(KeyMasker, CallEditor):
     """A rule on the steps of one group of rows; it stands where a policy would, and gathers the keys that take part.
 
@@ -76,7 +53,10 @@ class CausalReuseRuntime(KeyMasker, CallEditor):
         self.work = WorkCount(model, len(row_keys))
         self._row_keys = torch.tensor(row_keys, dtype=torch.long)
         self._device = model.home or (model.device if real is None else real.device)  # where attention is computed
-        self._looked, self._sums = Looked(), Sums()
+        self._looked = Looked()
+        # Layer → Float64 [B, K] each: what keys received so far, from all queries that saw them, as a mean over the heads, and
+        # what uniform attention would have brought them.
+        self._sums: dict[int, tuple[Tensor, Tensor]] = {}
 
     def begin(self, context: ForwardContext, rows: int, written: int, fed: int, alive: Tensor | None) -> ForwardContext:
         """The context of the next forward, of the columns from `fed` to `written`."""
@@ -123,18 +103,21 @@ class CausalReuseRuntime(KeyMasker, CallEditor):
             uniform = call.expected(ALL).uniform[:, 0].expand(rows, -1)
         else:
             mass = call.newest().mean(1).double()
-            uniform = written / written.sum(1, keepdim=True)
+            uniform = (written / written.sum(1, keepdim=True)).double()
             if not looked.full:
                 # Its keys are the chosen columns only, so what they received goes back to their places among all.
                 mass = mass.new_zeros(rows, columns).scatter_add_(1, looked.columns[layer], mass)
-        mass, expected = self._sums.add(layer, mass, uniform)
+        if layer in self._sums:
+            before, expected = self._sums[layer]
+            mass, uniform = mass + _grown(before, columns), uniform + _grown(expected, columns)
+        self._sums[layer] = mass, uniform
         candidates = written
         if not looked.full:
             candidates = _grown(looked.open[layer], columns)
             candidates[:, -1] = True
         near = torch.arange(columns, device=written.device).double().expand(rows, -1)
         random = drawn(self.rule, self._row_keys, layer, 0, written)
-        sinks = mass / expected.clamp(min=1e-300)
+        sinks = mass / uniform.clamp(min=1e-300)
         looked.open[layer] = self.rule.choose(Candidates(candidates, sinks, mass, near, random, written.sum(1)))
 
 

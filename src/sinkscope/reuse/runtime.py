@@ -6,7 +6,7 @@ A deep refresh is a partial forward up to some layer and a full one from there o
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -16,9 +16,8 @@ from sinkscope.attention.context import ALL, ForwardContext, Placed
 from sinkscope.decoding.step import Wanted
 from sinkscope.models.layers import streams
 from sinkscope.models.model import Model
-from sinkscope.reuse.kept import Columns, Memory
 from sinkscope.reuse.rule import Reuse, State
-from sinkscope.reuse.state import BLOCK, Active, Choice, Clock, Seen, Tracked
+from sinkscope.reuse.state import BLOCK, Active, Choice, Clock, Columns, Memory, Seen, Tracked
 from sinkscope.reuse.work import WorkCount
 
 Forward = Callable[[Tensor, ForwardContext], Tensor]
@@ -97,7 +96,8 @@ class ReuseRuntime:
         if self._hidden is None:
             self._choice.everything = torch.ones_like(wanted.block) if self.real is None else self.real
         model, kept = self.model, self._kept
-        with self._seen_residuals():
+        # Residual streams are kept where the rule may go on from them.
+        with streams(model.network.model.layers, kept.see) if self.rule.deepens else nullcontext():
             if layer:
                 before, positions = self._of_active(x, context)
                 kept.see(layer, model.entering(x.gather(1, self._active.index), layer, before, positions))
@@ -154,11 +154,6 @@ class ReuseRuntime:
             policy=self._choice if united else None,
         )  # fmt: skip
         return context, positions.gather(1, index)
-
-    def _seen_residuals(self) -> AbstractContextManager[None]:
-        """While inside, residual streams are kept, where the rule may go on from them."""
-        layers = self.model.network.model.layers
-        return streams(layers, self._kept.see) if self.rule.deepens else nullcontext()
 
     def _track(self, layer: int) -> None:
         """From a layer on, go on from the keys as they are now; what is tracked is computed in every step beside the block."""

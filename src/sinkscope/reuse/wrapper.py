@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sinkscope.attention.context import ForwardContext
 from sinkscope.decoding.base import Decoding
@@ -114,13 +115,7 @@ class Acting:
         work = Work(*([int(n) for n in part.tolist()] for part in (done, exact) if part is not None))
         if not self.shadowed:
             return Reused(self.rule, work)
-        errors = by_row([_every(engine.errors, steps, len(engine.work.done)) for engine in self.engines])
+        # Float64 [b, steps] of each group; NaN after it had ended.
+        apart = [torch.stack(engine.errors, 1) for engine in self.engines]
+        errors = by_row([pad(error, (0, steps - error.shape[1]), value=float("nan")) for error in apart])
         return Reused(self.rule, work, None if errors is None else errors.T)
-
-
-def _every(errors: list[Tensor], steps: int, rows: int) -> Tensor:
-    """Float64 [b, steps]: the errors of a group's steps; NaN after it had ended."""
-    every = torch.full((rows, steps), float("nan"), dtype=torch.float64)
-    for step, error in enumerate(errors):
-        every[:, step] = error
-    return every

@@ -56,18 +56,18 @@ def build(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     if not under_rules:
         return {}
     exact = [frames["records"][frames["records"]["policy"] == "none"]] if "records" in frames else []
-    known = [frame for frame in (*exact, *(frame.dropna(subset="reuse") for frame in under_rules)) if len(frame)]
-    every = pd.concat(known, ignore_index=True)
+    filled = [frame for frame in (*exact, *(frame.dropna(subset="reuse") for frame in under_rules)) if len(frame)]
+    every = pd.concat(filled, ignore_index=True)
     every["reuse"] = every["reuse"].fillna("none").map(_first_draw)
-    columns = [str(column) for column in known[0]]
+    columns = [str(column) for column in filled[0]]
     setting = columns[: columns.index("cell")]
     rows = []
     for _, group in every.groupby(["model", "task", "decoding_name"], sort=False):
         rules = {str(name): Rule(str(name), part) for name, part in group.groupby("reuse", sort=False)}
-        for name, known_rule in rules.items() if set(rules) != {"none"} else ():
+        for name, of_rule in rules.items() if set(rules) != {"none"} else ():
             mine = group[group["reuse"] == name]
             about = mine.iloc[0][setting].to_dict() | {"cell": " ".join(mine["cell"].unique()), "reuse": name}
-            rows.append(about | _row(known_rule, rules))
+            rows.append(about | _row(of_rule, rules))
     return {"reuse": holm_over(pd.DataFrame(rows))}
 
 
@@ -76,70 +76,67 @@ def _first_draw(text: str) -> str:
     return "none" if rule is None else str(rule.with_seed(0))
 
 
-def _row(known: Rule, rules: Mapping[str, Rule]) -> dict[str, Any]:
+def _row(of_rule: Rule, rules: Mapping[str, Rule]) -> dict[str, Any]:
     """The numbers of one rule."""
     row: dict[str, Any] = {
-        "series": "exact" if known.rule is None else known.rule.series,
-        "draws": max(known.graded["cell"].nunique(), known.agreed["cell"].nunique()),
-        **_accuracy(known, rules.get("none")),
-        "work_saved": _work_saved(known),
-        **_agreement(known),
+        "series": "exact" if of_rule.rule is None else of_rule.rule.series,
+        "draws": max(of_rule.graded["cell"].nunique(), of_rule.agreed["cell"].nunique()),
+        **_accuracy(of_rule, rules.get("none")),
+        "work_saved": _work_saved(of_rule),
+        **_agreement(of_rule),
     }
     for by in CONTROLS:
-        rule = None if known.rule is None else known.rule.choosing(by)
-        beside = rules.get(str(rule)) if rule is not None and rule != known.rule else None
-        row |= _beside(f"over_{by}", known, beside)
+        rule = None if of_rule.rule is None else of_rule.rule.choosing(by)
+        beside = rules.get(str(rule)) if rule is not None and rule != of_rule.rule else None
+        row |= _beside(f"over_{by}", of_rule, beside)
     return row
 
 
-def _accuracy(known: Rule, exact: Rule | None) -> dict[str, Any]:
+def _accuracy(of_rule: Rule, exact: Rule | None) -> dict[str, Any]:
     found = dict.fromkeys(("n", "accuracy", "low", "high", "same_text")) | bounded("difference", *UNKNOWN)
-    if known.graded.empty:
+    if of_rule.graded.empty:
         return found
-    scores = known.scores
+    scores = of_rule.scores
     low, high = wilson(min(float(len(scores)), scores.sum()), len(scores))
     found |= {"n": len(scores), "accuracy": scores.sum() / len(scores), "low": low, "high": high}
-    if exact is None or exact is known or exact.graded.empty:
+    if exact is None or exact is of_rule or exact.graded.empty:
         return found
     texts = exact.graded.drop_duplicates("document").set_index("document")["output"]
-    same = known.graded["output"] == known.graded["document"].map(texts)
+    same = of_rule.graded["output"] == of_rule.graded["document"].map(texts)
     return found | {"same_text": float(same.mean())} | _difference("difference", scores, exact.scores)
 
 
-def _work_saved(known: Rule) -> float | None:
-    if known.rule is None:
+def _work_saved(of_rule: Rule) -> float | None:
+    if of_rule.rule is None:
         return 0.0
-    rows = pd.concat([known.agreed, known.graded]).reindex(columns=["macs", "macs_exact"]).astype(float).dropna()
+    rows = pd.concat([of_rule.agreed, of_rule.graded]).reindex(columns=["macs", "macs_exact"]).astype(float).dropna()
     return 1 - rows["macs"].sum() / rows["macs_exact"].sum() if len(rows) else 0.0
 
 
-def _agreement(known: Rule) -> dict[str, Any]:
+def _agreement(of_rule: Rule) -> dict[str, Any]:
     """Tokens equal, first step that differs, divergence and time, with intervals over documents (time: over batches of them)."""
-    columns: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
-    estimates: dict[str, Any] = dict.fromkeys(("tokens_equal", "kl", "time_saved"), ())
-    if len(known.agreed):
-        equal, divergence, parted = (known.of(name) for name in ("tokens_equal", "kl", "first_step"))
-        # Of the documents that part at all.
-        first_step = float(parted.median()) if len(parted) else None
-        columns = {"agreement_n": len(equal), "same_tokens": float((equal == 1).mean()), "first_step": first_step}
-        ratio = known.time_ratio()
-        estimates = {
-            "tokens_equal": mean_interval(equal, scale="share"),
-            "kl": mean_interval(divergence) if len(divergence) else (),
-            "time_saved": (1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
-        }
-    for stem, numbers in estimates.items():
-        columns |= bounded(stem, *numbers)
-    return columns
+    if of_rule.agreed.empty:
+        nothing: dict[str, Any] = dict.fromkeys(("agreement_n", "same_tokens", "first_step"))
+        return nothing | bounded("tokens_equal") | bounded("kl") | bounded("time_saved")
+    equal, divergence, parted = (of_rule.of(name) for name in ("tokens_equal", "kl", "first_step"))
+    ratio = of_rule.time_ratio()
+    return {
+        "agreement_n": len(equal),
+        "same_tokens": float((equal == 1).mean()),
+        "first_step": float(parted.median()) if len(parted) else None,  # of the documents that part at all
+        **bounded("tokens_equal", *mean_interval(equal, scale="share")),
+        **bounded("kl", *(mean_interval(divergence) if len(divergence) else ())),
+        **bounded("time_saved", 1 - ratio.value, 1 - ratio.high, 1 - ratio.low),
+    }
 
 
-def _beside(stem: str, known: Rule, control: Rule | None) -> dict[str, Any]:
+def _beside(stem: str, of_rule: Rule, control: Rule | None) -> dict[str, Any]:
     """Paired differences to a rule that keeps as many other keys: accuracy, tokens equal, divergence (positive: more of it)."""
     found = bounded(stem, *UNKNOWN)
-    if control is not None and len(known.graded) and len(control.graded):
-        found |= _difference(stem, known.scores, control.scores)
+    if control is not None and len(of_rule.graded) and len(control.graded):
+        found |= _difference(stem, of_rule.scores, control.scores)
     for name in ("tokens_equal", "kl"):
-        own, other = known.of(name), pd.Series(dtype=float) if control is None else control.of(name)
+        own, other = of_rule.of(name), pd.Series(dtype=float) if control is None else control.of(name)
         both = own.index.intersection(other.index)
         apart = mean_difference(own[both], other[both]) if len(both) > 1 else ()
         found |= bounded(f"{name}_{stem}", *apart)
