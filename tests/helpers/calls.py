@@ -10,24 +10,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sinkscope.attention.context import AttentionCall
+from sinkscope.attention.context import AttentionCall, KeyMasker
 from sinkscope.attention.key_mask import KeyMask
 
 
 @dataclass
-class Masks:
+class Masks(KeyMasker):
     """A policy that masks the same keys in every layer."""
 
     key_mask: KeyMask | None
 
     def mask(self, layer: int, query: Tensor, key: Tensor, visibility: object, scale: float) -> KeyMask | None:
         return self.key_mask
-
-    def reads(self, layer: int) -> tuple[str, ...]:
-        return ()
-
-    def measure(self, call: AttentionCall) -> None:
-        """Nothing is measured."""
 
 
 class Recorder:

@@ -35,6 +35,10 @@ class KeyMasker(Protocol):
         """The keys to mask in this call, or None for none."""
         return None
 
+    def learned(self, layer: int, sink: Tensor) -> Tensor:
+        """The score of a learned sink, Float [H], as the call is to have it: −inf for heads that lose it."""
+        return sink
+
     def reads(self, layer: int) -> tuple[str, ...]:
         """Names of the query classes whose received attention `measure` will read in this layer."""
         return ()

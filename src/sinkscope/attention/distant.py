@@ -88,14 +88,6 @@ class DistantSums:
         """Of the layers; 0: none."""
         return [window or 0 for window in self._windows]
 
-    def every(self) -> tuple[Tensor, Distant]:
-        """Attention from all queries so far, near ones too, Float64 [B, layer, H, K], and what could be expected of it."""
-        return self._of(0)
-
-    def far(self) -> tuple[Tensor, Distant]:
-        """Attention from distant queries, Float64 [B, layer, H, K], and what could be expected of it [B|1, layer|1, 1, K]."""
-        return self._of(None)
-
     def sinks(self, epsilon: float = EPSILON, scope: str = "head") -> Tensor:
         """Bool [B, layer, h, K]: of each head, of the mean over heads ("layer"), or over layers and heads ("model")."""
         mass, expected = self.far()
@@ -107,7 +99,12 @@ class DistantSums:
         sinks: Tensor = (mass > limit) & known
         return sinks
 
-    def _of(self, gap: int | None) -> tuple[Tensor, Distant]:
+    def far(self, gap: int | None = None) -> tuple[Tensor, Distant]:
+        """Attention from distant queries, Float64 [B, layer, H, K], and what could be expected of it [B|1, layer|1, 1, K].
+
+        Args:
+            gap: 0: from all queries so far, near ones too.
+        """
         if self._sums is None:
             raise RuntimeError("no query was added yet")
         keys = self._position.shape[-1]

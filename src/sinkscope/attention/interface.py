@@ -77,13 +77,11 @@ def sinkscope_attention(
         visibility = replace(
             visibility, dense=chosen if seen is None else chosen & seen, causal=False, window=None, block=None
         )
-    key_mask = None
+    key_mask, sink = None, s_aux
     observed = context.observed and not getattr(module, UNMEASURED, False)
     if context.policy is not None and observed:
         key_mask = context.policy.mask(layer, query, key, visibility, scale)
-    sink = s_aux
-    if s_aux is not None and context.policy is not None and observed and hasattr(context.policy, "learned"):
-        sink = context.policy.learned(layer, s_aux)
+        sink = None if s_aux is None else context.policy.learned(layer, s_aux)
     scores = Scores(query, key, visibility, scale, key_mask)
     classes: dict[str, Tensor] = {}
     if s_aux is None and cpu.is_short(scores, value):

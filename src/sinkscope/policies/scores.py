@@ -135,10 +135,12 @@ class SinkTeller:
             return self._block_sums
         if self.sums is None:
             raise RuntimeError("only what sees no key ahead has sums")
-        mass, expected = self.sums.far() if kind == "distant" else self.sums.every()
-        known = expected.known if kind == "distant" else expected.count > 0
-        unit = expected.count if kind == "distant" else expected.uniform
-        unit = torch.ones_like(unit) if kind == "sum" else unit
+        mass, expected = self.sums.far(None if kind == "distant" else 0)
+        known, unit = expected.count > 0, expected.uniform
+        if kind == "distant":
+            known, unit = expected.known, expected.count
+        elif kind == "sum":
+            unit = torch.ones_like(unit)
         return torch.where(known, mass / torch.where(known, unit, 1), NAN).float().transpose(0, 1)
 
     def in_blocks(self, scores: Tensor, epsilon: float, sums: bool) -> Tensor:
