@@ -12,6 +12,7 @@ from tests.helpers import golden
 from tests.policies.follow import DECODINGS, heard, prompts
 
 import sinkscope as ss
+from sinkscope.models.model import Model
 from sinkscope.tasks.likelihood import causal, masked
 
 BAD: dict[str, tuple[Callable[[], Any], str]] = {
@@ -125,6 +126,12 @@ def plain_run(family: str) -> ss.Run:
     return ss.generate(golden.model(family), prompts(family), DECODINGS[family])
 
 
+def never_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no network runs."""
+    for name in ("hidden", "forward"):
+        monkeypatch.setattr(Model, name, lambda *arguments, **options: pytest.fail("a forward ran"))
+
+
 @pytest.mark.parametrize("family", golden.FAMILIES)
 @pytest.mark.parametrize("name", UNFIT)
 def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
@@ -133,12 +140,7 @@ def test_a_policy_that_does_not_fit_is_refused_before_the_first_forward(
     policy, says = UNFIT[name]
     model, ids = golden.model(family), prompts(family)
     run = plain_run(family)
-
-    def never(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a forward ran")
-
-    monkeypatch.setattr(type(model), "hidden", never)
-    monkeypatch.setattr(type(model), "forward", never)
+    never_forward(monkeypatch)
     with pytest.raises(ss.InputError, match=says):
         ss.generate(model, ids, DECODINGS[family], policy=policy)
     with pytest.raises(ss.InputError, match=says):
@@ -191,12 +193,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason(
     family: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, ids = golden.model(family), torch.arange(24).view(2, 12)
-
-    def never(*arguments: Any, **options: Any) -> None:
-        raise AssertionError("a forward ran")
-
-    monkeypatch.setattr(type(model), "hidden", never)
-    monkeypatch.setattr(type(model), "forward", never)
+    never_forward(monkeypatch)
     policy = ss.parse_policy(text)
     says = SENSELESS[model.attention_kind][text]
     with pytest.raises(ss.InputError, match=says) as refused:

@@ -15,7 +15,7 @@ class StepAccount:
     """What a policy did in one forward.
 
     Attributes:
-        share: Float [layer, B, H]: the share of attention that was hidden or silenced, mean over the real queries it acts on.
+        share: Float [layer, B, H]: the share of attention that was removed, mean over the real queries it acts on.
         caught, sinks: Long [layer, B, H]: how many sinks were masked, of how many there are (ε = 3, over all keys; in causal
             models as distant queries tell).
         strongest: Float [layer, B, H]: 1 where the strongest sink was masked, 0 where it was not; NaN where there is none.

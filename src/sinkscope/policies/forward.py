@@ -40,16 +40,12 @@ class Forward:
 
     def queries_of(self, rule: Rule, causal: bool, query: Tensor) -> Tensor | None:
         """Bool [B|1, Q]: the queries for which a rule masks keys; None: all. The newest alone are those of Float [B, H, Q, D]."""
-        name, rows = rule.queries, None
-        if name == "masked" or (name == "scored" and self.scored is None and not causal):
+        name, rows = rule.queries, self.scored  # where one forward holds many steps, these are the newest of each
+        if name in ("all", "decided"):
+            rows = None if name == "all" or self.masked is None else ~self.masked
+        elif name == "masked" or (rows is None and name == "scored" and not causal):
             rows = self.masked
-        elif name == "decided":
-            rows = None if self.masked is None else ~self.masked
-        elif (
-            name != "all" and self.scored is not None
-        ):  # where one forward holds many steps, those are the newest of each
-            rows = self.scored
-        elif name != "all":
+        elif rows is None:
             rows = (torch.arange(query.shape[2], device=query.device) == query.shape[2] - 1)[None]
         if rows is None and name != "all":
             raise InputError(f"{rule}: which queries are {name} is not known in this forward; use ss.generate")

@@ -40,7 +40,7 @@ class Draw(NamedTuple):
 @dataclass(frozen=True)
 class MaskRandom(Rule):
     """Masks random keys that `like` would not mask: the same number in every head, row and step ("count"), or keys that together
-    received the same amount of attention, as near as possible ("mass"; what was reached is recorded as the hidden share).
+    received the same amount of attention, as near as possible ("mass"; what was reached is recorded as the attention removed).
 
     It has the scope, timing, effect and restrictions of its policy. A set is redrawn only if the policy's own set has
     changed, from numbers keyed by the seed, the row's seed, layer, head and step: nothing depends on the rest of the batch.
@@ -123,10 +123,9 @@ class MaskRandom(Rule):
         width = max(chosen.shape[1], 1 if scores is None else scores.shape[1])
         chosen, allowed = (part.expand(runtime.rows, width, -1) for part in (chosen, allowed))
         last: Draw | None = view.recall()
-        before = last
-        if before is None:
-            nothing = torch.zeros_like(chosen)
-            before = Draw(nothing, nothing, torch.full((*chosen.shape[:2], 1), -1, device=view.device))
+        before = last or Draw(
+            torch.zeros_like(chosen), torch.zeros_like(chosen), -torch.ones_like(chosen[..., :1], dtype=torch.long)
+        )
         more = keys - before.keys.shape[-1]  # keys that have come since are in no set
         before = Draw(pad(before.chosen, (0, more)), pad(before.keys, (0, more)), before.step)
         same = (before.chosen == chosen).all(-1, keepdim=True) & (before.step >= 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,21 +14,14 @@ from sinkscope.base.checks import one_of
 from sinkscope.base.errors import InputError
 from sinkscope.policies.policy import POLICIES, FixedRule
 
+if TYPE_CHECKING:
+    from sinkscope.models.vocabulary import TokenTables
+
 KINDS = ("mask", "newline", "whitespace", "punctuation", "template", "end", "digit", "word")
 """As in a trace's composition; template: markers of roles and headers, begin of text, padding (their names are words)."""
 
 RESERVED = "+,@&()=/"
 """Characters that a text form uses itself: inside a token's text they are written as escapes."""
-
-
-class KnownTokens(Protocol):
-    """What is known of the model's tokens (see models.vocabulary)."""
-
-    def of_kind(self, kind: str) -> Tensor:
-        """Bool [V]: the tokens of a kind."""
-
-    def spelled(self, text: str) -> Tensor:
-        """Bool [V]: the tokens with exactly this text."""
 
 
 @POLICIES.add
@@ -49,7 +42,7 @@ class MaskKind(FixedRule):
         super().__post_init__()
 
     def columns(  # type: ignore[override]
-        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
+        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: TokenTables
     ) -> Tensor | None:
         return _at(vocabulary.of_kind(self.kind), tokens)
 
@@ -68,15 +61,14 @@ class MaskToken(FixedRule):
     word: ClassVar[str] = "token"
 
     def __post_init__(self) -> None:
-        given = self.tokens
-        given = (given,) if isinstance(given, (int, str)) else tuple(given)
-        if not given or not all(_is_token(one) for one in given):
+        tokens = (self.tokens,) if isinstance(self.tokens, (int, str)) else tuple(self.tokens)
+        if not tokens or any(not t if isinstance(t, str) else type(t) is not int or t < 0 for t in tokens):
             raise InputError(f"MaskToken takes token ids from 0 on, or texts, got {self.tokens!r}")
-        object.__setattr__(self, "tokens", given)
+        object.__setattr__(self, "tokens", tokens)
         super().__post_init__()
 
     def columns(  # type: ignore[override]
-        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: KnownTokens
+        self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: TokenTables
     ) -> Tensor | None:
         masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]
         for one in self.tokens:  # type: ignore[union-attr]
@@ -96,12 +88,6 @@ class MaskToken(FixedRule):
 
     def written_argument(self) -> str:
         return "+".join(_quoted(one) for one in self.tokens)  # type: ignore[union-attr]
-
-
-def _is_token(value: object) -> bool:
-    if isinstance(value, str):
-        return bool(value)
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _quoted(token: int | str) -> str:

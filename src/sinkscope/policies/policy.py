@@ -57,7 +57,7 @@ class Policy:
     @property
     def original(self) -> Policy:
         """The same without chance: random rules replaced by what they imitate."""
-        raise NotImplementedError
+        return Both(tuple(rule.original for rule in self.parts()))
 
     @property
     def control(self) -> MaskRandom | None:
@@ -67,7 +67,7 @@ class Policy:
 
     def with_seed(self, seed: int) -> Policy:
         """The same policy with another draw of its random rules; itself where it has none."""
-        raise NotImplementedError
+        return Both(tuple(rule.with_seed(seed) for rule in self.parts()))
 
     def key_share(self, keys: int) -> float | None:
         """The share of `keys` keys that it masks for every head; None where that is not fixed beforehand."""
@@ -181,13 +181,6 @@ class Both(Policy):
     def parts(self) -> Iterator[Rule]:
         yield from self.rules
 
-    @property
-    def original(self) -> Policy:
-        return Both(tuple(rule.original for rule in self.rules))
-
-    def with_seed(self, seed: int) -> Policy:
-        return Both(tuple(rule.with_seed(seed) for rule in self.rules))
-
 
 @dataclass(frozen=True)
 class FixedRule(Rule):
@@ -229,7 +222,7 @@ class ScoredRule(Rule):
         scope: "head": one set per query head. "layer": one set per layer, from the mean over its heads. "model": one
             set, from the mean over layers and heads.
         scores: "raw": as if nothing were masked, with q and k of the same (masked) forward pass. "masked": as applied, where
-            a hidden key has received nothing.
+            a masked key has received nothing.
         when: "previous": scores of step t − 1 act in step t, as in the paper. "same": this forward's own, layer by layer.
         by: what a key's score is. "newest": attention from the newest query; None means this in causal models. "received":
             attention from all queries so far, relative to uniform; None means this in all others, where it is the paper's.

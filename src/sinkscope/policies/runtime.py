@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,10 +21,12 @@ from sinkscope.base.masked import MASK
 from sinkscope.policies.account import LayerState, StepAccount, account_of
 from sinkscope.policies.forward import Forward
 from sinkscope.policies.layer_view import AllLayers, LayerView
-from sinkscope.policies.mask_tokens import KnownTokens
 from sinkscope.policies.numbers import wrapped
 from sinkscope.policies.policy import Policy, Rule, ScoredRule
 from sinkscope.policies.scores import ScoreMemory, SinkTeller
+
+if TYPE_CHECKING:
+    from sinkscope.models.vocabulary import TokenTables
 
 
 class PolicyRuntime:
@@ -54,7 +56,7 @@ class PolicyRuntime:
         first: int | Tensor,
         last: int | Tensor | None = None,
         width: int = 0,
-        vocabulary: KnownTokens | None = None,
+        vocabulary: TokenTables | None = None,
     ) -> None:
         self.policy = policy
         self.rules = [rule for rule in policy.parts() if not rule.empty]
