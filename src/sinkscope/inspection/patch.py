@@ -15,7 +15,7 @@ All need the control: the same change at as many random non-sinks of the same ki
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -42,7 +42,6 @@ from sinkscope.models.model import Model
 from sinkscope.statistics import Estimate, mean_interval
 
 What = Literal["key", "value", "both", "residual"]
-PARTS = ("key", "value", "both", "residual")
 SIDES = ("sinks", "control")
 MEASURES = {
     "kl": "nats, KL(as it was ‖ patched) of the predictions",
@@ -203,7 +202,7 @@ def patch(
     True
     """
     model = as_model(model).mode(run.decoding.causal)
-    one_of("what", what, PARTS)
+    one_of("what", what, get_args(What))
     one_of("at", at, ("sinks", "random"))
     if not isinstance(other, Run):
         one_of("other", other, ("mean", "ordinary", "nothing"))
@@ -217,10 +216,12 @@ def patch(
     wanted = [step] if step is not None else chosen_steps(run, steps)
     measured = {side: {name: np.full((len(wanted), rows), np.nan) for name in MEASURES} for side in SIDES}
     counted = np.zeros((len(wanted), rows))
+    inside = torch.tensor([layers is None or layer in layers for layer in range(model.shape.layers)])
+    inside = inside[:, None, None, None].to(model.device)
     for index, number in enumerate(wanted):
         donors = None if other == "nothing" else _donors(model, run, other, number)
         for seen in observe(model, run, number):
-            masks = dict(zip(SIDES, (_in_layers(mask, layers) for mask in places(seen)), strict=True))
+            masks = dict(zip(SIDES, (mask & inside for mask in places(seen)), strict=True))
             counted[index, seen.rows] = masks["sinks"].any(2).float().sum(-1).mean(0).cpu().numpy()
             for side, where in masks.items():
                 vectors = None if donors is None else donors[side][:, seen.rows]
@@ -261,13 +262,6 @@ def all_donors(model: Model, run: Run, step: int) -> tuple[Tensor, Tensor]:
         ordinary.append(donors_of(seen, ordinary=True))
     order = torch.tensor(rows, device=model.device).argsort()
     return torch.cat(strongest, 1)[:, order], torch.cat(ordinary, 1)[:, order]
-
-
-def _in_layers(where: Tensor, layers: tuple[int, ...] | None) -> Tensor:
-    if layers is None:
-        return where
-    chosen = torch.tensor([layer in layers for layer in range(len(where))], device=where.device)
-    return where & chosen[:, None, None, None]
 
 
 def mean_known(values: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

@@ -217,22 +217,18 @@ def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> Part:
     return found
 
 
-def probe_layers(layers: int) -> tuple[int, ...]:
-    """Layers whose vectors are probed: a quarter, half and three quarters of the way."""
-    return tuple(sorted({layers // 4, layers // 2, 3 * layers // 4}))
-
-
 def _vectors(seen: Observation) -> Part:
     """What probes read: Float32 [B, layers, 3, features]: at a layer's strongest sink, at a random non-sink of its kind, and at
     the first non-sink of its kind: one place, as a sink that is always the same token is."""
-    probed = list(probe_layers(len(seen.calls)))
+    layers = len(seen.calls)
+    probed = sorted({layers // 4, layers // 2, 3 * layers // 4})
     sinks = seen.layer_sinks[probed]
     best = seen.strength[probed].masked_fill(~sinks, -1.0).argmax(-1, keepdim=True)
     strongest = torch.zeros_like(sinks).scatter(-1, best, True) & sinks
-    hidden = seen.judged[probed].masked_fill(sinks & ~strongest, -1)
-    other = matched(strongest, hidden, [key + 5 for key in seen.keys])
+    judged = seen.judged[probed].masked_fill(sinks & ~strongest, -1)
+    other = matched(strongest, judged, [key + 5 for key in seen.keys])
     kind = torch.where(strongest, seen.judged[probed], -2).amax(-1, keepdim=True)
-    candidates = (hidden == kind) & ~strongest
+    candidates = (judged == kind) & ~strongest
     fixed = candidates & (candidates.cumsum(-1) == 1)
     read_vectors = {}
     rows = torch.arange(len(seen.rows), device=best.device)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sinkscope.base.files import cache_folder
+from sinkscope.base.files import cache_folder, write_atomically
 from sinkscope.generation.run import Run
 from sinkscope.inspection.observation import Observation, chosen_steps, last_norm, observe, read_out
 from sinkscope.models.model import Model
@@ -47,19 +47,19 @@ def tuned_lens(model: Model, run: Run, cache: Path | None = None) -> TunedLens:
     Args:
         cache: the folder; None: sinkscope's.
     """
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file, save
 
     run_hash = hashlib.sha256(run.states.numpy().tobytes()).hexdigest()[:16]
-    folder = (cache or cache_folder()) / "lenses"
-    path = folder / f"{model.digest[:16]}-{str(model.dtype).removeprefix('torch.')}-{run_hash}.safetensors"
+    path = (
+        (cache or cache_folder())
+        / "lenses"
+        / f"{model.digest[:16]}-{str(model.dtype).removeprefix('torch.')}-{run_hash}.safetensors"
+    )
     if path.is_file():
         stored = load_file(path)
         return TunedLens(stored["maps"], int(stored["tokens"]))
     lens = fit(model, [seen for step in chosen_steps(run, 4) for seen in observe(model, run, step)])
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    save_file({"maps": lens.maps, "tokens": torch.tensor(lens.tokens)}, partial)
-    partial.replace(path)
+    write_atomically(path, save({"maps": lens.maps, "tokens": torch.tensor(lens.tokens)}))
     return lens
 
 
