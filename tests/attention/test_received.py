@@ -42,7 +42,7 @@ def test_received_by_class_of_query_is_its_definition(case: Case) -> None:
 
 @given(cases())
 def test_attention_is_neither_lost_nor_made(case: Case) -> None:
-    """Σ_j received_j · Σ_i u_ij = number of real queries, whatever is hidden."""
+    """Σ_j received_j · Σ_i u_ij = number of real queries, whatever is masked."""
     found, _, uniform = both(case)
     total = (found.double().nan_to_num(0.0) * uniform).sum(-1)[..., 0]
     expected = case.real_queries().sum(-1).double()[:, None].expand_as(total)
@@ -112,9 +112,9 @@ def test_hidden_keys_receive_nothing_from_queries_with_others(case: Case) -> Non
     assert taken is not None
     assert taken.keys is not None
     stranded = taken.stranded(case.visibility(), torch.device("cpu")).any()
-    hidden = taken.keys.expand(case.B, case.H, -1)
+    masked = taken.keys.expand(case.B, case.H, -1)
     if not stranded:
-        assert not (found[:, :, 0][hidden].nan_to_num(0.0) > 0).any()
+        assert not (found[:, :, 0][masked].nan_to_num(0.0) > 0).any()
 
 
 def test_grouped_heads_are_measured_per_query_head() -> None:
@@ -192,7 +192,7 @@ def test_other_dtypes(dtype: torch.dtype, bound: float) -> None:
 
 
 def test_large_scores_stay_finite() -> None:
-    """A sink with a score of hundreds: exp(score − lse) must not overflow where keys are hidden or unseen."""
+    """A sink with a score of hundreds: exp(score − lse) must not overflow where keys are masked or unseen."""
     torch.manual_seed(2)
     q, k = torch.randn(1, 2, 30, 8), torch.randn(1, 2, 30, 8)
     k[:, :, 7] *= 60

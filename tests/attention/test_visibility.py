@@ -104,9 +104,9 @@ def test_band_rows_and_reach(case: Case) -> None:
     needed = (rows & case.visible()[:, :1]).any(0).any(0).any(0).nonzero()[:, 0]
     assert set(needed.tolist()) <= set(reach.tolist())
     assert reach.tolist() == sorted(set(reach.tolist()))
-    hides = (case.visible()[:, :1] & ~rows).any()
+    masks = (case.visible()[:, :1] & ~rows).any()
     if taken.band.covers(visibility):
-        assert not hides
+        assert not masks
 
 
 @given(cases(taken=("columns",)))

@@ -1,4 +1,4 @@
-"""Policies written the slow, obvious way: an own network on S×S maps, and hidden sets from the definitions in plain loops.
+"""Policies written the slow, obvious way: an own network on S×S maps, and masked sets from the definitions in plain loops.
 
 Everything is float64. From the package come the weights of a loaded model and the fields of a policy, nothing else: no
 attention code, no choosing, no sinks (what they are is stated in `helpers/naive_sinks.py`). A forward is told what the package
@@ -397,7 +397,7 @@ class Dense:
             found.append(scores)
         return found
 
-    # ---- the hidden sets --------------------------------------------------------------------------------------------
+    # ---- the masked sets --------------------------------------------------------------------------------------------
 
     def acts(self, rule: Any, layer: int) -> bool:
         """Whether layers, steps and the moment let it act."""

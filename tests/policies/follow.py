@@ -185,7 +185,7 @@ def waits(rule: Any) -> bool:
 def compare_step(
     here: Mapping[str, np.ndarray], found: Forward, theirs: list[np.ndarray], offset: int, where: str
 ) -> None:
-    """Hidden sets exactly; scores and the account to 1e-4."""
+    """Masked sets exactly; scores and the account to 1e-4."""
     for layer, ours in enumerate(found.taken):
         K = ours.shape[-1]
         assert np.array_equal(theirs[layer][..., :K], ours), f"{where}, layer {layer}: other keys are taken"

@@ -94,7 +94,7 @@ def test_silenced_keys_are_counted_on_the_attention_that_stays(family: str, poli
 
 @pytest.mark.parametrize("family", ["llada", "dream"])
 def test_a_mask_of_one_layer_is_counted_over_all_of_them(family: str) -> None:
-    """Hidden keys of the first layer, whose input no mask has touched: sinks of the other layers count, and are not hit."""
+    """Masked keys of the first layer, whose input no mask has touched: sinks of the other layers count, and are not hit."""
     run = traced(family, "top:2,layers=0")
     model, real = golden.model(family), batch()[1]
     real = torch.cat([real, torch.ones(2, run.states.shape[2] - PROMPT, dtype=torch.long)], 1)

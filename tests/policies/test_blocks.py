@@ -1,7 +1,7 @@
 """Policies in block loops against the dense reference: prefill, denoising and stored blocks, with a cache and without.
 
 Scores are those of the active block's queries in the step before; forwards between two steps are masked by the same scores and
-give none. Hidden sets must be the same, scores, hidden share, sinks hit and logits agree to 1e-4.
+give none. Masked sets must be the same, scores, attention removed, sinks hit and logits agree to 1e-4.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every policy × scope × scores × when × effect × family × loop against a slow dense re-implementation.
 
-Hidden sets must be the same, received attention, hidden share, sinks hit and logits agree to 1e-4, and the loop must decide
+Masked sets must be the same, received attention, attention removed, sinks hit and logits agree to 1e-4, and the loop must decide
 what the official definition decides from the dense logits.
 """
 

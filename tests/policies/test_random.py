@@ -172,7 +172,7 @@ def test_the_draw_by_its_definition(sizes: tuple[int, int], seed: int, share: fl
 
 
 def test_the_mass_that_was_reached_is_recorded() -> None:
-    """Where q and k do not depend on what is taken (layer 0), the hidden share is that of the drawn keys."""
+    """Where q and k do not depend on what is taken (layer 0), the attention removed is that of the drawn keys."""
     model, ids = golden.model("llada"), prompts("llada")
     run = ss.generate(
         model, ids, DECODINGS["llada"], policy=ss.MaskRandom(like=ss.MaskTop(2), match="mass"), capture=ss.Capture(),
