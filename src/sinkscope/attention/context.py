@@ -171,13 +171,14 @@ class ForwardContext:
         pattern = (
             name, visibility.queries, visibility.keys, visibility.causal, visibility.window, visibility.block
         )  # fmt: skip
-        known = self._expected.get(pattern)
-        if known is None or not known.of(visibility):
-            weights = query_weights(visibility, self._weights(name, query), query)
-            uniform = visibility.uniform(weights)
-            known = Expected(weights, uniform, visibility)
-            self._expected[pattern] = known
-        return known
+        before = self._expected.get(pattern)
+        if before is not None:
+            seen = before.visibility
+            if seen.real is visibility.real and seen.dense is visibility.dense:
+                return before
+        weights = query_weights(visibility, self._weights(name, query), query)
+        self._expected[pattern] = Expected(weights, visibility.uniform(weights), visibility)
+        return self._expected[pattern]
 
     def _weights(self, name: str, query: Tensor) -> Tensor | None:
         if name in self.queries:
@@ -203,10 +204,6 @@ class Expected:
     weights: Tensor
     uniform: Tensor
     visibility: Visibility
-
-    def of(self, other: Visibility) -> bool:
-        """Whether another pattern of the same shape is this one."""
-        return self.visibility.real is other.real and self.visibility.dense is other.dense
 
     @cached_property
     def norm(self) -> Tensor:

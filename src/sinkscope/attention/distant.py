@@ -58,10 +58,8 @@ class DistantSums:
         gaps = {window: self._gaps(window) for window in dict.fromkeys(windows)}
         most = max(map(len, gaps.values()))
         if shares[0].dim() == 4:
-            # [gap, B, H, K] of each layer; narrow windows have fewer gaps.
-            share = torch.stack(
-                [pad(each, (0, 0) * 3 + (0, most - len(each))) for each in shares], 2
-            )  # [gap, B, layer, H, K]
+            # [gap, B, H, K] of each layer, of which narrow windows have fewer gaps → [gap, B, layer, H, K]
+            share = torch.stack([pad(each, (0, 0) * 3 + (0, most - len(each))) for each in shares], 2)
         else:
             behind = torch.where(position >= 0, length - 1 - position, -1)  # [B|1, K]
             far = {

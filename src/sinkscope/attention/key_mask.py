@@ -128,10 +128,7 @@ class KeyMask:
             stop = min(start + TILE, visibility.queries)
             visible = visibility.rows(start, stop, device)
             left = ~self.rows(visibility, start, stop, device)
-            if visible is None:
-                tiles.append(~left.any(-1))
-            else:
-                tiles.append(~(left & visible).any(-1) & visible.any(-1))
+            tiles.append(~left.any(-1) if visible is None else ~(left & visible).any(-1) & visible.any(-1))
         return torch.cat(tiles, -1)
 
     def in_force(self, visibility: Visibility, start: int, stop: int, device: torch.device) -> Tensor:

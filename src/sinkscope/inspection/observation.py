@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sinkscope.attention.context import ALL, AttentionCall, CallEditor
+from sinkscope.attention.context import ALL, AttentionCall, CallEditor, CallRecorder
 from sinkscope.attention.distant import whole
 from sinkscope.base.errors import CheckpointError, InputError
 from sinkscope.base.sink_rule import torch_sinks_of
@@ -103,22 +103,17 @@ class Observation:
         return self.calls[layer].map()
 
 
-class _Inside:
-    """Records the calls and the stream of one forward of B rows; layer L is behind the last one."""
+class _Calls(CallRecorder):
+    """Keeps the calls of one forward."""
 
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
+    def __init__(self) -> None:
         self.calls: list[AttentionCall] = []
-        self.streams: list[Tensor] = []
 
     def reads(self, layer: int) -> tuple[str, ...]:
         return (ALL,)
 
     def record(self, call: AttentionCall) -> None:
         self.calls.append(call)
-
-    def residual(self, layer: int, hidden: Tensor) -> None:
-        self.streams.append(hidden[: self.rows].float())
 
 
 def forward_inside(
@@ -139,19 +134,19 @@ def forward_inside(
     Returns:
         Float32 [L + 1, B, S, width], or [1, …] without `record`, and the calls.
     """
-    inside, count = _Inside(len(tokens)), model.shape.layers
+    recorder, inside, count = _Calls(), list[Tensor](), model.shape.layers
 
     def enter(layer: int, hidden: Tensor) -> Tensor | None:
         changed = stream(layer, hidden) if stream is not None and layer < count else None
-        if record or layer == count:
-            inside.residual(layer, hidden if changed is None else changed)
+        if record or layer == count:  # which is behind the last one
+            inside.append((hidden if changed is None else changed)[: len(tokens)].float())
         return changed
 
     # With both, rows are there twice: the stream keeps plain ones in front and changed ones behind them, whose keys and values
     # the editor takes over; what is returned are the first.
     doubled = editor is not None and stream is not None
     wide = torch.cat([real, real]) if doubled and real is not None else real
-    context = replace(model.context(wide, recorder=inside if record else None), editor=editor)
+    context = replace(model.context(wide, recorder=recorder if record else None), editor=editor)
     layers = decoder_layers(model.network, count - 1)[:count]
     with streams(layers, enter, behind=True), torch.no_grad():
         ids = torch.cat([tokens, tokens]) if doubled else tokens
@@ -159,7 +154,7 @@ def forward_inside(
             model.forward(ids, context, keep=1)
         else:
             model.hidden(ids, context)
-    return torch.stack(inside.streams), inside.calls
+    return torch.stack(inside), recorder.calls
 
 
 def read_out(model: Model, residual: Tensor) -> Tensor:

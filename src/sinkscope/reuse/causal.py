@@ -76,9 +76,7 @@ class CausalReuseRuntime(KeyMasker, CallEditor):
         newest = torch.full((rows, 1), written - 1, device=self._device)
         counts = next(iter(looked.open.values())).sum(1)
         most = int(counts.max())
-        looked.columns = {
-            layer: torch.cat([first_of(layer_open, most), newest], 1) for layer, layer_open in looked.open.items()
-        }
+        looked.columns = {layer: torch.cat([first_of(left, most), newest], 1) for layer, left in looked.open.items()}
         valid = torch.arange(most, device=self._device) < counts[:, None]
         seen = torch.cat([valid, torch.ones_like(valid[:, :1])], 1)
         # The open keys, and the newest itself.

@@ -220,10 +220,11 @@ class Choice(KeyMasker):
 
     def measure(self, call: AttentionCall) -> None:
         """Choose the keys of a layer that stay, or the one to track."""
+        layer = call.layer
         if self.rule.watches:
             received = self._received(call, BLOCK).nan_to_num(float("-inf"))
             column = received.masked_fill(~self.candidates, float("-inf")).argmax(1)
-            self.tracked.columns[call.layer] = self.memory.put(f"tracked {call.layer}", column)
+            self.tracked.columns[layer] = self.memory.put(f"tracked {layer}", column)
             return
         nothing, scores, refresh = torch.empty(0), self.rule.scores, self.clock.refreshes
         candidates = Candidates(
@@ -231,7 +232,7 @@ class Choice(KeyMasker):
             self._received(call, ALL) if "sinks" in scores else nothing,
             self._received(call, BLOCK) if "received" in scores else nothing,
             self.near,
-            drawn(self.rule, self.row_keys, call.layer, refresh, self.everything) if "random" in scores else nothing,
+            drawn(self.rule, self.row_keys, layer, refresh, self.everything) if "random" in scores else nothing,
             self.candidates.sum(1),
         )
         chosen = self.rule.choose(candidates)
@@ -243,10 +244,8 @@ class Choice(KeyMasker):
             self.seen.real = None if bool(kept.all()) else self.memory.put("seen", kept)
             self.seen.counts = kept.sum(1)
         columns = first_of(chosen, self.seen.most)
-        self.seen.columns[call.layer] = self.memory.put(
-            f"placed {call.layer}", torch.cat([columns, self.active.index], 1)
-        )
-        self.kept.gather(call.layer, call.key, call.value, columns, self.active.index.shape[1])
+        self.seen.columns[layer] = self.memory.put(f"placed {layer}", torch.cat([columns, self.active.index], 1))
+        self.kept.gather(layer, call.key, call.value, columns, self.active.index.shape[1])
 
     def _received(self, call: AttentionCall, queries: str) -> Tensor:
         """Float [B, S]: what a layer's keys received, mean over its heads."""

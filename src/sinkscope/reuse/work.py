@@ -73,9 +73,8 @@ class WorkCount:
         head = network.get_output_embeddings()
         if head is not None:
             outer.add(id(head.weight))
-        self._per_query = sum(
-            weight.numel() for weight in network.parameters() if weight.dim() > 1 and id(weight) not in outer
-        )
+        inner = (weight for weight in network.parameters() if weight.dim() > 1 and id(weight) not in outer)
+        self._per_query = sum(weight.numel() for weight in inner)
         self._layers = shape.layers
         self._per_pair = 2 * shape.layers * shape.heads * shape.head_dim  # q·k and its product with the value
         device = model.device if model.device.type == "cuda" else "cpu"

@@ -69,11 +69,10 @@ def save_step(trace: Trace, path: str | os.PathLike[str], sample: int = 0, step:
 
     chosen = one_step(trace, sample, step)
     arrays = {str(name): values for name, values in chosen.data_vars.items() if values.dtype.kind in "biuf"}
-    axes = {name: ",".join(map(str, array.dims)) for name, array in arrays.items()}
     metadata = {
         "sample": str(sample),
         "step": str(step),
-        **{f"axes.{name}": text for name, text in axes.items()},
+        **{f"axes.{name}": ",".join(map(str, array.dims)) for name, array in arrays.items()},
         **{f"labels.{dim}": ",".join(map(str, chosen[dim].values)) for dim in chosen.dims if dim in chosen.coords},
     }
     save_file({name: np.ascontiguousarray(array.values) for name, array in arrays.items()}, path, metadata)
