@@ -65,7 +65,7 @@ READ = {
     "cli/options.py": (1, "the flag of an option"),
     "cli/show.py": (6, "options, and names of files"),
     "cli/study_output.py": (1, "the name of a model, which people write"),
-    "cli/trace.py": (5, "names of files; the name of a model"),
+    "cli/trace.py": (4, "names of files"),
     "generation/timing.py": (1, "the name of a type of torch"),
     "inspection/lens.py": (1, "parts of a tensor"),
     "inspection/tuned_lens.py": (1, "the name of a type of torch"),
@@ -75,8 +75,7 @@ READ = {
     "sinks/dataset.py": (2, "names of variables of a trace, which others may add to"),
     "sinks/sink_statistics.py": (1, "an attribute of an array, which cannot be a list"),
     "study/comparison.py": (1, "names of columns with p"),
-    "study/deciding.py": (1, "the name of a model"),
-    "study/facts.py": (2, "the name of a type of torch; the name of a model"),
+    "study/facts.py": (1, "the name of a type of torch"),
     "study/plugged.py": (1, "the name of a table of a plug-in"),
     "study/store.py": (2, "names of files, and of arrays in a file"),
 }

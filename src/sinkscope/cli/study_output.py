@@ -21,7 +21,7 @@ from sinkscope.base.text import aligned
 from sinkscope.cli.output import Watch, duration, say, show_result, table, working
 from sinkscope.report.study import make_report
 from sinkscope.report.study.source import diagnoses
-from sinkscope.study import shown
+from sinkscope.study import deciding, shown
 from sinkscope.study.comparison import untested
 from sinkscope.study.documents import SIZES
 from sinkscope.study.estimate import StudyEstimate, estimate, sentences
@@ -113,7 +113,7 @@ def plan_lines(wanted: Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
     if has_auto(wanted) and cost.samples is None:
         yield f"documents per cell: {least}, the least, as not all models could be measured"
     yield from sentences(wanted, with_samples(wanted, cost.samples or least), cost.speeds)
-    yield from cost.decides
+    yield from deciding.sentences(cost.decides)
     for task in SIZES.keys() & {registry.base_and_scheme(name)[0] for grid in wanted.grids for name in grid.tasks}:
         try:
             registry.get(task, data=wanted.data.get(task)).documents(1)

@@ -58,6 +58,7 @@ def trace(
 ) -> None:
     """Generate with attention recorded, or read a text; the trace goes to a file, what was seen is printed."""
     from sinkscope.decoding.reading import given_text
+    from sinkscope.models.load import is_organism
     from sinkscope.models.prompts import decode, encode
     from sinkscope.trace.storage import partial_path
 
@@ -82,7 +83,7 @@ def trace(
             raise InputError("--text is read in one forward; leave out --decoding, --length and --steps")
         loop = given_text(model)
     else:
-        brief = {"length": ORGANISM_LENGTH} if str(model.source).startswith("organism/") else {}
+        brief = {"length": ORGANISM_LENGTH} if is_organism(model.source) else {}
         loop = decoding_of(model, decoding, length, steps, brief)
     if map_steps and map_steps[-1] >= loop.max_steps:
         raise InputError(f"--maps-at {map_steps[-1]}: {loop} has the steps 0 to {loop.max_steps - 1}")

@@ -109,7 +109,7 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
     name = os.fspath(source)
     if name != without_mode(name):
         return replace(find(without_mode(name), revision), causal=True)
-    if name.startswith("organism/"):
+    if is_organism(name):
         return _organism(name, revision)
     folder = Path(name).expanduser()
     if name and folder.is_dir():
@@ -138,6 +138,11 @@ def find(source: str | os.PathLike[str], revision: str | None = None) -> Checkpo
 def without_mode(source: str) -> str:
     """SOURCE of SOURCE@causal, and of SOURCE alone."""
     return source if Path(source).expanduser().is_dir() else source.removesuffix(CAUSAL_MODE)
+
+
+def is_organism(source: object) -> bool:
+    """Whether a source names one of the small models that come with the package."""
+    return str(source).startswith("organism/")
 
 
 def _organism(name: str, revision: str | None) -> Checkpoint:

@@ -14,7 +14,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.files import read_json, write_atomically
 from sinkscope.study import documents
 from sinkscope.study.cells import Cell, outline
-from sinkscope.study.deciding import deciding
+from sinkscope.study.deciding import Decides, deciding
 from sinkscope.study.facts import Facts, facts_of
 from sinkscope.study.spec import Study, has_auto
 
@@ -192,7 +192,7 @@ class StudyEstimate:
     workers: int
     missing: tuple[str, ...]
     speeds: Speeds
-    decides: tuple[str, ...] = ()
+    decides: tuple[Decides, ...] = ()
 
 
 def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:

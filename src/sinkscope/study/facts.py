@@ -90,11 +90,11 @@ def present(study: Study) -> tuple[Study, str]:
 def local_checkpoint(model: StudyModel) -> Checkpoint | None:
     """The checkpoint when it is on this machine, else None."""
     from sinkscope.models.fetched import NAMES
-    from sinkscope.models.load import find, without_mode
+    from sinkscope.models.load import find, is_organism, without_mode
 
     source = without_mode(model.source)
     # A name of a fetched model is found here, or says how to get it.
-    if source.startswith("organism/") or source in NAMES or Path(source).expanduser().is_dir():
+    if is_organism(source) or source in NAMES or Path(source).expanduser().is_dir():
         return find(model.source, model.revision)
     from huggingface_hub import scan_cache_dir
     from huggingface_hub.errors import CacheNotFound

@@ -7,7 +7,7 @@ set of pairs of traces.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -54,9 +54,13 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
     for each in sorted(parts, key=lambda each: order.index(each.subject)):  # stable: kinds stay in their order
         model = models[each.subject]
         measured.append(replace(each, family=model.family, bears=model.published and each.bears))
+    return side_by_side(measured, models)
+
+
+def side_by_side(measured: Sequence[Measures], models: Models) -> list[Measures]:
+    """Each with those of other models in the same setting, of causal ones its twin alone where it has one."""
 
     def beside(own: Measures, other: Measures) -> bool:
-        """Another model in the same setting, and of the causal ones its twin alone where it has one."""
         twin = models[own.subject].twin
         same = (own.kind, own.about) == (other.kind, other.about) and own.subject != other.subject
         return same and (not twin or other.family != "causal" or other.subject == twin)
