@@ -73,11 +73,10 @@ READ = {
     "report/live.py": (2, "a request of a browser"),
     "report/study/charts.py": (7, "an SVG of matplotlib"),
     "sinks/dataset.py": (2, "names of variables of a trace, which others may add to"),
-    "sinks/sink_statistics.py": (1, "an attribute of an array, which cannot be a list"),
     "study/comparison.py": (1, "names of columns with p"),
     "study/facts.py": (1, "the name of a type of torch"),
     "study/plugged.py": (1, "the name of a table of a plug-in"),
-    "study/store.py": (2, "names of files, and of arrays in a file"),
+    "study/store.py": (1, "names of files"),
 }
 """Files of these rooms that take a text apart: how often, and what it is."""
 OTHERS = {"base/textform.py": "a type in a declaration", "cli/inputs.py": "what was typed", "models/hub.py": "names of files",

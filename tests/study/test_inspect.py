@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+from tests.sinks import synthetic
 from tests.study import small
 
 from sinkscope.base.errors import InputError
+from sinkscope.inspection.survey import Name
+from sinkscope.sinks.sink_statistics import sink_statistics
 from sinkscope.study import spec
-from sinkscope.study.store import load_part
+from sinkscope.study.store import load_part, load_statistics, part_bytes, statistics_bytes
 
 BLOCK = """[decodings.short]
 llada = { length = 8, steps = 4, block = 4 }
@@ -44,6 +49,30 @@ def test_a_study_inspects(tmp_path: Path) -> None:
     assert before.keys() == after.keys()
     assert all((before[name] == after[name]).all() or before[name].dtype.kind == "f" for name in before)
     pd.testing.assert_frame_equal(inspection, pd.read_parquet(out / "tables" / "inspection.parquet"))
+
+
+def test_files_keep_names_and_those_of_another_version_are_refused(tmp_path: Path) -> None:
+    """Names are stored as data: one with any sign in it comes back as it was."""
+    part = {
+        Name("patch", "no value, at masks: kl|flipped", "all"): np.ones(2),
+        Name("vectors", "residual"): np.zeros(1),
+    }
+    (tmp_path / "part.npz").write_bytes(part_bytes(part))
+    assert {name: array.tolist() for name, array in load_part(tmp_path / "part.npz").items()} == {
+        name: array.tolist() for name, array in part.items()
+    }
+    np.savez(tmp_path / "old.npz", **{"vectors|residual": np.zeros(1)})
+    with pytest.raises(InputError, match=r"old.npz is damaged .*: remove it, and run the same command again"):
+        load_part(tmp_path / "old.npz")
+    statistics = sink_statistics(synthetic.trace("static", lengths=(9, 12), answer=8), parts=("depth", "strength"))
+    (tmp_path / "new.npz").write_bytes(statistics_bytes(statistics))
+    xr.testing.assert_identical(load_statistics(tmp_path / "new.npz"), statistics)
+    older = statistics.assign_attrs(format="sinkscope-sink-statistics-1", parts="depth,strength")
+    (tmp_path / "older.npz").write_bytes(statistics_bytes(older))
+    with pytest.raises(
+        InputError, match=r"older.npz is damaged .another version of sinkscope wrote it.: remove it and its trace"
+    ):
+        load_statistics(tmp_path / "older.npz")
 
 
 def test_an_inspection_has_no_policy() -> None:

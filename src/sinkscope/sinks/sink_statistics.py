@@ -32,7 +32,7 @@ from sinkscope.sinks.surrogates import surrogate_kinds
 
 SinkStatistics: TypeAlias = xr.Dataset
 
-FORMAT = "sinkscope-sink-statistics-1"
+FORMAT = "sinkscope-sink-statistics-2"
 LIFETIMES = 2 ** np.arange(17)
 """Lower edges of the lifetime bins: 1, 2, 4, 8, … steps."""
 
@@ -141,7 +141,7 @@ def sink_statistics(
             **{name: str(data.attrs.get(name, "")) for name in ("family", "model", "decoding", "policy")},
             **judge.attrs(epsilon),
             "unit": judge.unit,
-            "parts": ",".join(parts),
+            "parts": json.dumps(list(parts)),
             SETTINGS: json.dumps(others),
         },
     )
@@ -155,7 +155,7 @@ def _numbered(name: str, number: int) -> str:
 def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatistics]:
     """(ε, rule) → the statistics by it, of statistics with the part "settings"."""
     parts = parts_of(statistics)
-    known = ",".join(name for name in parts if name not in (SETTINGS, "attribution"))
+    known = json.dumps([name for name in parts if name not in (SETTINGS, "attribution")])
     made = {}
     for number, (epsilon, rule) in enumerate(json.loads(statistics.attrs.get("settings", "[]"))):
         every = {_numbered(name, number): name for name in map(str, statistics.data_vars)}
@@ -166,8 +166,9 @@ def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatis
 
 
 def parts_of(statistics: SinkStatistics) -> list[str]:
-    """The parts that were computed; attributes of an array hold a text."""
-    return str(statistics.attrs.get("parts", "")).split(",")
+    """The parts that were computed."""
+    parts: list[str] = json.loads(statistics.attrs["parts"])
+    return parts
 
 
 def is_statistics(data: Any) -> bool:

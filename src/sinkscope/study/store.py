@@ -327,17 +327,21 @@ def load_statistics(path: Path) -> xr.Dataset:
     """Statistics from `statistics_bytes`."""
     import xarray
 
+    from sinkscope.sinks.sink_statistics import FORMAT
+
     with reading(path, "remove it and its trace, and run the same command again"):
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(str(file[ABOUT]))
+            if about["attrs"]["format"] != FORMAT:
+                raise MisfitError("another version of sinkscope wrote it")
             arrays = {name: (tuple(dims), file[name]) for name, dims in about["dims"].items()}
         coords = {name: arrays.pop(name) for name in about["coords"]}
         return xarray.Dataset(arrays, coords=coords, attrs=about["attrs"])
 
 
 def part_bytes(part: Part) -> bytes:
-    """What the inspection of one generation gave as one .npz, of arrays called SECTION|MEASURE|PLACE."""
-    return _npz({"|".join(filter(None, name)): value for name, value in part.items()})
+    """What the inspection of one generation gave as one .npz, of arrays called by their `Name` as a JSON list."""
+    return _npz({json.dumps(name, ensure_ascii=False): value for name, value in part.items()})
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
@@ -351,4 +355,4 @@ def load_part(path: Path) -> Part:
     from sinkscope.inspection.survey import Name
 
     with reading(path, "remove it, and run the same command again"), np.load(path, allow_pickle=False) as file:
-        return {Name(*name.split("|")): file[name] for name in file.files}
+        return {Name(*json.loads(name)): file[name] for name in file.files}
