@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from filelock import FileLock, Timeout
 
@@ -28,11 +28,7 @@ class _Note(TypedDict):
 
 
 class LockHeldError(InputError):
-    """Another process holds the lock; `holder` says which."""
-
-    def __init__(self, path: Path, holder: dict[str, Any]) -> None:
-        self.holder = holder
-        super().__init__(f"{path} is held by process {holder.get('pid', '?')} on {holder.get('host', '?')}")
+    """Another process holds the lock."""
 
 
 @contextmanager
@@ -43,7 +39,7 @@ def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
     try:
         lock.acquire(timeout=max(wait, GRACE), poll_interval=0.1)
     except Timeout as error:
-        raise LockHeldError(path, holder(path) or {}) from error
+        raise LockHeldError(f"{path} is held by {holder(path) or 'a process that left no note'}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be locked ({error}); is it a link, or the folder read-only?") from error
     try:
@@ -59,17 +55,17 @@ def note(path: Path) -> Path:
     return path.with_name(f"{path.name}.holder")
 
 
-def holder(path: Path) -> dict[str, Any] | None:
-    """The note of the last holder of a lock; None when it was given back, or never taken."""
+def holder(path: Path) -> str:
+    """Who held a lock last, "process 7 on this-machine"; "" when it was given back, or never taken."""
     with suppress(InputError):
-        data: dict[str, Any] = read_json(note(path), "", kind=_Note)
-        return data
-    return None
+        noted: _Note = read_json(note(path), "", kind=_Note)
+        return f"process {noted['pid']} on {noted['host']}"
+    return ""
 
 
 def is_held(path: Path) -> bool:
     """True when a process holds the lock now; where it may not be tried (a folder of somebody else's), when one has noted so."""
-    if holder(path) is None or not path.is_file():
+    if not holder(path) or not path.is_file():
         return False
     try:
         with FileLock(path).acquire(timeout=0):

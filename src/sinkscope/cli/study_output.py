@@ -104,7 +104,7 @@ def plan_lines(wanted: Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
         seconds = [line.seconds for line in costs if line.seconds is not None]
         time = duration(sum(seconds)) if len(seconds) == len(costs) else "not known"
         rows.append([name, *(f"{count:,}" for count in counts), decimal(sum(line.storage for line in costs)), time])
-    yield f"study {cost.study.name}{f', {cost.workers} workers' if cost.speeds else ''}"
+    yield f"study {wanted.name}{f', {cost.workers} workers' if cost.speeds else ''}"
     yield from aligned(rows)
     if cost.missing:
         missing = f"not on this machine, so their time here is not known: {', '.join(cost.missing)}"

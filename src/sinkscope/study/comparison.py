@@ -28,11 +28,10 @@ from sinkscope.statistics import (
     effect_over_control,
     holm,
     minimal_detectable_effect,
-    standard_error,
 )
 from sinkscope.study.names import control, name_of, natural, pooled
 from sinkscope.study.paper import published
-from sinkscope.tasks.evaluation import Evaluation, Record, interval_of, score_of
+from sinkscope.tasks.evaluation import Evaluation, score_of
 from sinkscope.tasks.task import ACCURACY, scheme_name
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
         by_name[pooled(name_of(run.settings))].append(run)
     documents = list(first.scores())
     draws = {
-        name: np.array([scores for run in same for scores in by_seed(run, documents)]) for name, same in by_name.items()
+        name: np.array([row for run in same for row in _by_seed(run, documents)]) for name, same in by_name.items()
     }
     # With few seeds of a decoding that samples, a difference may be the sampling's.
     shares, tested = first.measure == ACCURACY, not sampled or len(first.seeds) >= LEAST_SEEDS
@@ -151,7 +150,7 @@ def _group(runs: list[Evaluation]) -> list[dict[str, Any]]:
         """Between the means over draws of two runs."""
         return compare(*(draws[one].mean(0)[ranked] for one in (name, base)), shares=shares)
 
-    rows = {name: _plain(by_name[name], documents, draws[name], name) for name in sorted(by_name, key=in_order)}
+    rows = {name: _plain(by_name[name], name) for name in sorted(by_name, key=in_order)}
     for name, row in rows.items():
         controls = controls_of(name, by_name)
         compared = tested and name != "none" and "none" in draws
@@ -185,18 +184,16 @@ def controls_of(policy: str, names: Iterable[str]) -> dict[str, str]:
     return {kind.match: name for name, kind in kinds if kind is not None and kind.like == policy}
 
 
-def _plain(runs: list[Evaluation], documents: Sequence[str], draws: Scores, name: str) -> dict[str, Any]:
+def _plain(runs: list[Evaluation], name: str) -> dict[str, Any]:
     """One run, or the draws of a control, by itself."""
-    kind, settings, measure = control(name), runs[0].settings, runs[0].measure
-    values = draws.mean(0)
-    records = [record for run in runs for record in run.records]
-    scores = dict(zip(documents, values.tolist(), strict=True))
-    low, high = interval_of(settings["task"]["task"], scores, measure)
+    kind, settings = control(name), runs[0].settings
+    whole = Evaluation(tuple(record for run in runs for record in run.records), settings)
+    low, high = whole.interval
     return {
         "model": settings["model"]["source"], "task": settings["task"]["task"], "scheme": scheme_name(settings["task"]),
-        "policy": name, "n": len(values), "draws": len(draws), measure: float(values.mean()), "stderr": standard_error(values),
-        "decoding": ", ".join(f"{option}={value}" for option, value in settings["decoding"].items()),
-        **{part: _average(records, part) for part in Masked}, "control_of": kind and kind.like, "match": kind and kind.match,
+        "policy": name, "n": whole.n, "draws": sum(len(run.seeds) for run in runs), whole.measure: whole.value,
+        "stderr": whole.stderr, "decoding": ", ".join(f"{option}={value}" for option, value in settings["decoding"].items()),
+        **{part: whole.mean(part) for part in Masked}, "control_of": kind and kind.like, "match": kind and kind.match,
         "detectable": None, "low": low, "high": high,
     }  # fmt: skip
 
@@ -214,6 +211,12 @@ def detectable(scores: Scores) -> float:
     """
     n = len(scores)
     return minimal_detectable_effect(n, (sum(scores.tolist()) + 1) / (n + 2)) if n > 1 else 1.0
+
+
+def _by_seed(run: Evaluation, documents: Sequence[str]) -> list[list[float]]:
+    """The scores of these documents, for each seed."""
+    scores = {(record.seed, record.document): score_of(record) for record in run.records}
+    return [[scores[seed, document] for document in documents] for seed in run.seeds]
 
 
 # ---- which runs may stand in one table -----------------------------------------------------------
@@ -258,17 +261,3 @@ def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluati
                 f"{name} and {model} answered different documents of {task} ({len(known)} and {len(ids)}): evaluate them "
                 "with the same limit, or compare them apart"
             )
-
-
-# ---- small things --------------------------------------------------------------------------------
-
-
-def by_seed(run: Evaluation, documents: Sequence[str]) -> list[list[float]]:
-    """The scores of these documents, for each seed."""
-    scores = {(record.seed, record.document): score_of(record) for record in run.records}
-    return [[scores[seed, document] for document in documents] for seed in run.seeds]
-
-
-def _average(records: Sequence[Record], name: str) -> float | None:
-    values = [value for record in records if (value := getattr(record, name)) is not None]
-    return float(np.mean(values)) if values else None

@@ -33,12 +33,10 @@ MOST = 100
 """More documents decide nothing, however clear the results, that these do not."""
 LEAST_PROMPTS = 2
 """One prompt has no interval."""
-OUTCOMES = (
-    ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), ((1.0, 1.0, 0.0), (1.0, 1.0, 0.0)), ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    ((1.0, 1.0, 0.0), (0.0, 0.0, 0.0)), ((0.0, 0.0, 0.0), (1.0, 1.0, 0.0)), ((1.0, 0.0, 0.0), (1.0, 0.0, 0.0)),
-)  # fmt: skip
-"""The shares of its answers that the model in question, and every other one, loses: under the claim's policy, under other masks,
-and under controls."""
+NOTHING, MASKS, HALF, ASKED = (0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (0.5, 0.5, 0.5), (1.0, 0.0, 0.0)
+"""The shares of its answers that a model loses under the claim's policy, under other masks, and under controls."""
+OUTCOMES = ((NOTHING, NOTHING), (MASKS, MASKS), (HALF, HALF), (MASKS, NOTHING), (NOTHING, MASKS), (ASKED, ASKED))
+"""Of the model in question, and of every other one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ def deciding(cells: Iterable[Cell]) -> list[Decides]:
     for part, own in parts.items():
         documents = max(len(cell.documents) for cell in own)
         least = _of_answers(own) if own[0].kind == "evaluate" else _of_traces(own)
-        made += [Decides(part, documents, claim, *ends) for claim, *ends in least if any(ends)]
+        made += [Decides(part, documents, claim.name, *ends) for claim, ends in least if any(ends)]
     return made
 
 
@@ -75,18 +73,17 @@ def sentences(decides: Sequence[Decides]) -> Iterator[str]:
     """The same for people: claims that need as many documents stand together."""
     for (part, documents), claims in groupby(decides, lambda each: (each.part, each.documents)):
         yield f"{part}, {documents} documents, can decide"
-        alike: dict[tuple[int | None, int | None], list[str]] = defaultdict(list)
-        for decided in claims:
-            alike[decided.supported, decided.contradicted].append(decided.claim)
-        for ends, names in alike.items():
-            said = zip(("supported", "contradicted"), ends, strict=True)
-            yield f"  {', '.join(names)}: {', '.join(f'{word} from {least} on' for word, least in said if least)}"
-    if {decided.claim for decided in decides} & {claim.name for claim in CLAIMS if claim.kind == Kind.ACCURACIES}:
+        alike: dict[str, list[str]] = defaultdict(list)
+        for each in claims:
+            ends = {"supported": each.supported, "contradicted": each.contradicted}
+            alike[", ".join(f"{word} from {least} on" for word, least in ends.items() if least)].append(each.claim)
+        yield from (f"  {', '.join(names)}: {said}" for said, names in alike.items())
+    if {each.claim for each in decides} & {claim.name for claim in CLAIMS if claim.kind == Kind.ACCURACIES}:
         yield CONDITION
 
 
-Least = Iterator[tuple[str, int | None, int | None]]
-"""Claim, and from how many documents on it may be supported, and contradicted."""
+Least = Iterator[tuple[Claim, tuple[int | None, int | None]]]
+"""A claim, and from how many documents on it may be supported, and contradicted."""
 
 
 def _of_traces(cells: Sequence[Cell]) -> Least:
@@ -94,7 +91,7 @@ def _of_traces(cells: Sequence[Cell]) -> Least:
     plain = [cell for cell in cells if cell.policy == "none"]
     for claim in CLAIMS:
         if any(_recorded(claim, cell, cells) for cell in plain if claim.concerns(cell.experiment.model.family)):
-            yield claim.name, LEAST_PROMPTS, LEAST_PROMPTS
+            yield claim, (LEAST_PROMPTS, LEAST_PROMPTS)
 
 
 def _recorded(claim: Claim, plain: Cell, cells: Sequence[Cell]) -> bool:
@@ -151,7 +148,7 @@ def _of_answers(cells: Sequence[Cell]) -> Least:
 
     for claim in CLAIMS:
         if claim.kind == Kind.ACCURACIES:
-            yield claim.name, least(claim, Status.SUPPORTED), least(claim, Status.CONTRADICTED)
+            yield claim, (least(claim, Status.SUPPORTED), least(claim, Status.CONTRADICTED))
 
 
 @lru_cache(maxsize=1024)

@@ -186,7 +186,6 @@ class StudyEstimate:
         missing: models that are not on this machine. decides: what each part can decide (`deciding`).
     """
 
-    study: Study
     lines: tuple[Line, ...]
     samples: int | None
     workers: int
@@ -211,17 +210,15 @@ def estimate(study: Study, settings: WorkerSettings) -> StudyEstimate:
         finally:
             executor.close()
         workers = executor.workers
-    samples = None
     # A model that was not timed may take any time, so no number of samples can be promised.
-    if has_auto(study) and len(speeds) == len(study.models):
-        samples = choose_samples(study, facts, speeds, workers)
+    promised = has_auto(study) and len(speeds) == len(study.models)
+    samples = choose_samples(study, facts, speeds, workers) if promised else None
     cells = outline(study, facts, samples, exact=False)
     lines = []
     for name in facts:
         mine = [cell for cell in cells if cell.model.name == name]
-        answers, passes = sum(cell.answers for cell in mine), sum(map(forwards, mine))
-        bytes_ = sum(storage(cell, facts[name]) for cell in mine)
+        counts = len(mine), sum(cell.answers for cell in mine), sum(map(forwards, mine))
         time = seconds(mine, speeds, workers) if name in speeds else None
-        lines.append(Line(name, len(mine), answers, passes, bytes_, time))
+        lines.append(Line(name, *counts, sum(storage(cell, facts[name]) for cell in mine), time))
     missing = tuple(name for name in facts if name not in local)
-    return StudyEstimate(study, tuple(lines), samples, workers, missing, speeds, tuple(deciding(cells)))
+    return StudyEstimate(tuple(lines), samples, workers, missing, speeds, tuple(deciding(cells)))

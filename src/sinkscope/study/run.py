@@ -127,9 +127,8 @@ def run_study(
                 if new and not store.study_file.exists() and not store.strange():
                     shutil.rmtree(store.root, ignore_errors=True)
     except LockHeldError as error:
-        who = f"process {error.holder.get('pid', '?')} on {error.holder.get('host', '?')}"
         raise InputError(
-            f"another command ({who}) is running the study in {out}; watch it with: sinkscope study --status {out}"
+            f"another command ({error}) is running the study in {out}; watch it with: sinkscope study --status {out}"
         ) from error
 
 

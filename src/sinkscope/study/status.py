@@ -63,10 +63,9 @@ def read(folder: str | Path) -> StudyStatus:
         raise InputError(f"{folder} is no folder of a study: it has no study.toml (yet)")
     cells = sorted(store.known_cells().items(), key=lambda pair: pair[1]["title"])
     lock = store.root / "lock"
-    who = holder(lock) if is_held(lock) else None
+    running = holder(lock) if is_held(lock) else ""
     logs = store.root.glob("cells/*/shards/*/generations.jsonl")
     changed = [path.stat().st_mtime for path in logs if path.is_file()]
-    running = f"process {who.get('pid')} on {who.get('host')}" if who else ""
     idle = time.time() - max(changed) if changed else None
     report = store.root / "report.html"
     told = tuple(_cell(store, cell_id, data) for cell_id, data in cells)

@@ -283,11 +283,15 @@ class Store:
                     answers[row.key] = (row, grades.get(row.key))
         return dict(sorted(answers.items(), key=lambda pair: (pair[1][0].index, pair[0][1])))
 
+    def generations(self, cell: Cell) -> list[Generation]:
+        """The answers of a cell without their grades."""
+        return [row for row, _ in self.answers(cell.id).values()]
+
     def answered(self, cell: Cell) -> set[int]:
         """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
         places = {place: number for number, place in enumerate(cell.documents)}
         seeds = {seed: number for number, seed in enumerate(cell.experiment.seeds)}
-        answers = [row for row, _ in self.answers(cell.id).values()]
+        answers = self.generations(cell)
         for row in answers:
             if row.index not in places or row.seed not in seeds:
                 raise InputError(

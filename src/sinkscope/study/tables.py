@@ -56,7 +56,6 @@ from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.skills import skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
 from sinkscope.tasks.evaluation import Evaluation, record_of, settings_of
-from sinkscope.tasks.records import Generation
 from sinkscope.tasks.registry import guessed
 from sinkscope.tasks.task import ACCURACY, NATS
 from sinkscope.trace.trace import Trace
@@ -175,7 +174,7 @@ def evaluation(store: Store, cell: Cell) -> Evaluation:
     if missing > 0:
         raise InputError(f"{cell.title} lacks {missing} of {cell.answers} answers; run the same command again")
     settings = settings_of(store.runs(cell.id)[0])
-    rows = [record_of(row, grade, settings) for row, grade in answers.values() if grade is not None]
+    rows = (record_of(row, grade, settings) for row, grade in answers.values() if grade is not None)
     return Evaluation(tuple(rows), settings)
 
 
@@ -203,8 +202,8 @@ def records(evaluated: Evaluated) -> pd.DataFrame:
         frame = answers.table()
         if answers.measure == NATS:  # nothing was answered, and nothing graded
             frame = frame.drop(columns=["prompt", "output", "extracted", "passed", "reason", "ties", "sandbox"])
-        frames.append(with_columns(frame, cell.columns()))
-    return pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
+        frames.append(with_columns(frame, cell.columns()).dropna(axis=1, how="all"))
+    return pd.concat(frames, ignore_index=True)
 
 
 def under_extras(store: Store, cells: Sequence[Cell], evaluated: Evaluated) -> dict[str, pd.DataFrame]:
@@ -217,7 +216,7 @@ def under_extras(store: Store, cells: Sequence[Cell], evaluated: Evaluated) -> d
         {**cell.columns(), "n": 1, "document": row.document, "steps": row.steps, "forwards": row.forwards, **row.more}
         for cell in cells
         if cell.kind == "replay" and not cell.exact
-        for row, _ in store.answers(cell.id).values()
+        for row in store.generations(cell)
     ]
     return frames | ({"agreement": pd.DataFrame(compared)} if compared else {})
 
@@ -227,13 +226,10 @@ def under_extras(store: Store, cells: Sequence[Cell], evaluated: Evaluated) -> d
 
 def traced(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     """`sinks`: `ss.summary` of the traces of each cell; `depth`: sinks by layer; `thresholds`: by several ε and rules."""
-    statistics = {
-        cell.id: merge(
-            [load_statistics(store.statistics_file(cell.id, row.index, row.seed)) for row in _rows(store, cell)],
-            relabel=True,
-        )
-        for cell in cells
-    }
+    statistics = {}
+    for cell in cells:
+        files = (store.statistics_file(cell.id, row.index, row.seed) for row in store.generations(cell))
+        statistics[cell.id] = merge(list(map(load_statistics, files)), relabel=True)
     made = (("sinks", summary), ("depth", depth_table), ("thresholds", settings_table))
     return {name: stacked(cells, statistics, make) for name, make in made}
 
@@ -255,7 +251,7 @@ def replay(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     names = ("kl", "confidence_change", "flipped", "changed", *MASK)
     rows = []
     for cell in cells:
-        told = pd.DataFrame([row.more for row in _rows(store, cell)]).reindex(columns=list(names))
+        told = pd.DataFrame([row.more for row in store.generations(cell)]).reindex(columns=list(names))
         means = told.astype(float).mean()
         rows.append(cell.columns() | {"n": len(told)} | means.astype(object).where(means.notna(), None).to_dict())
     return {"replay": pd.DataFrame(rows)}
@@ -265,7 +261,7 @@ def inspection(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     """`inspection`: the measures of each inspected cell; `holdings`: the verdicts on them."""
     measures, answers = [], []
     for cell in cells:
-        rows = _rows(store, cell)
+        rows = store.generations(cell)
         table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
         flags = [dict(row.more.get("void") or {}) for row in rows]
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
@@ -290,7 +286,7 @@ def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         if cell.experiment.policy is None or base is None or not cell.keep:
             continue
         counts = []
-        for row in _rows(store, cell):
+        for row in store.generations(cell):
             without, under = (
                 Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
             )
@@ -301,10 +297,6 @@ def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         whole = calibration(xr.concat(counts, dim="sample"))
         frames["calibration"].append(with_columns(whole, cell.columns()))
     return {name: pd.concat(made, ignore_index=True) for name, made in frames.items() if made}
-
-
-def _rows(store: Store, cell: Cell) -> list[Generation]:
-    return [row for row, _ in store.answers(cell.id).values()]
 
 
 # ---- over models ---------------------------------------------------------------------------------
