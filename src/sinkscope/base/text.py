@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sinkscope.base.errors import InputError
@@ -29,28 +28,12 @@ def visible(text: str) -> str:
 
 def csv_text(frame: pd.DataFrame) -> str:
     """A table as CSV in which no text is a formula: an apostrophe stands before those that would be; numbers stay."""
-    safe = _texts_changed(frame, lambda cell: f"'{cell}" if cell.startswith(FORMULA) else cell)
-    return str(safe.to_csv(index=False))
 
+    def safe(cell: object) -> object:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
-def read_csv(path: Path) -> pd.DataFrame:
-    """A table that `csv_text` wrote, its texts as they were; empty cells are missing, a text such as "null" is not."""
-    import pandas as pd
-
-    def plain(cell: str) -> str:
-        return cell[1:] if cell[:1] == "'" and cell[1:].startswith(FORMULA) else cell
-
-    return _texts_changed(pd.read_csv(path, keep_default_na=False, na_values=[""]), plain)
-
-
-def _texts_changed(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """The table with every text of a column that is not numeric changed."""
-    changed = {
-        str(name): [change(cell) if isinstance(cell, str) else cell for cell in values]
-        for name, values in frame.items()
-        if values.dtype.kind not in "biufcM"
-    }
-    return frame.assign(**changed)
+    texts = {str(name): list(map(safe, values)) for name, values in frame.items() if values.dtype.kind not in "biufcM"}
+    return str(frame.assign(**texts).to_csv(index=False))
 
 
 def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
