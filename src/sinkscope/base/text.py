@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sinkscope.base.errors import InputError
 
@@ -29,7 +29,7 @@ def visible(text: str) -> str:
 def csv_text(frame: pd.DataFrame) -> str:
     """A table as CSV in which no text is a formula: an apostrophe stands before those that would be; numbers stay."""
 
-    def safe(cell: object) -> object:
+    def safe(cell: Any) -> Any:
         return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
     texts = {str(name): list(map(safe, values)) for name, values in frame.items() if values.dtype.kind not in "biufcM"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -95,12 +96,11 @@ def in_batches(model: StudyModel, task: Task, count: int, batch: int, exact: boo
             "machine: put the folder there"
         )
     for searched in (4 * count, 16 * count):
-        waiting: dict[int, list[int]] = {}
+        waiting: dict[int, list[int]] = defaultdict(list)
         taken: list[int] = []
         for place, length in enumerate(prompt_lengths(model, task, searched)):
-            group = waiting.setdefault(length, [])
-            group.append(place)
-            if len(group) == batch:
+            waiting[length].append(place)
+            if len(waiting[length]) == batch:
                 taken += waiting.pop(length)
             if len(taken) == wanted:
                 return tuple(sorted(taken[:count]))

@@ -85,7 +85,7 @@ class Store:
         self.study_file, self.speed_file = root / "study.toml", root / "speed.json"
         self.manifest_file = root / "manifest.json"
         self.models_file = root / "models.json"
-        self._runs: dict[Path, tuple[tuple[int, ...], RunFolder]] = {}
+        self._runs: dict[Path, tuple[list[tuple[int, int]], RunFolder]] = {}
 
     # ---- paths
 
@@ -254,14 +254,12 @@ class Store:
         """The folders of records of a cell that were begun, in order."""
         runs = []
         for file in sorted(self.cell_folder(cell_id).glob("shards/*/settings.json")):
-            folder = file.parent
-            logs = [folder / "generations.jsonl", folder / "grades.jsonl"]
-            for path in (file, *logs):
-                self.refuse_links(path)
-            stats = [log.stat() for log in logs if log.exists()]
-            signature = tuple(number for stat in stats for number in (stat.st_mtime_ns, stat.st_size))
-            if folder not in self._runs or self._runs[folder][0] != signature:
-                self._runs[folder] = (signature, RunFolder.read(folder))
+            folder = self.refuse_links(file).parent
+            logs = [self.refuse_links(folder / name) for name in ("generations.jsonl", "grades.jsonl")]
+            stats = (log.stat() for log in logs if log.exists())
+            state = [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+            if folder not in self._runs or self._runs[folder][0] != state:
+                self._runs[folder] = (state, RunFolder.read(folder))
             runs.append(self._runs[folder][1])
         return runs
 

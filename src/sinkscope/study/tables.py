@@ -31,6 +31,7 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -259,18 +260,17 @@ def replay(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
 
 def inspection(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     """`inspection`: the measures of each inspected cell; `holdings`: the verdicts on them."""
-    measures, answers = [], []
+    frames: dict[str, list[pd.DataFrame]] = {"inspection": [], "holdings": []}
     for cell in cells:
         rows = store.generations(cell)
         table = survey_table([load_part(store.statistics_file(cell.id, row.index, row.seed)) for row in rows])
         flags = [dict(row.more.get("void") or {}) for row in rows]
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
-        measures.append(with_columns(table, cell.columns()))
+        frames["inspection"].append(with_columns(table, cell.columns()))
         verdicts = held(measures_of(table, void, cell.model.name), probe_names())
         told = [wording.stored(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
-        answers.append(with_columns(pd.DataFrame(told), cell.columns()))
-    tables = {"inspection": measures, "holdings": answers}
-    return {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+        frames["holdings"].append(with_columns(pd.DataFrame(told), cell.columns()))
+    return {name: pd.concat(made, ignore_index=True) for name, made in frames.items()}
 
 
 def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
@@ -287,10 +287,8 @@ def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
             continue
         counts = []
         for row in store.generations(cell):
-            without, under = (
-                Trace.open(store.trace_file(recorded.id, row.index, row.seed)) for recorded in (base, cell)
-            )
-            compared = compare_traces(without, under, **cell.sinks)
+            files = (store.trace_file(recorded.id, row.index, row.seed) for recorded in (base, cell))
+            compared = compare_traces(*map(Trace.open, files), **cell.sinks)
             about = {**cell.columns(), "document": row.document}
             frames["pairs"].append(with_columns(mechanisms(compared), about))
             counts.append(compared[list(COUNTS)].sum("step"))
@@ -332,14 +330,12 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
     every = pd.concat([frame[[*setting, "table", "measure", "value"]] for frame in long], ignore_index=True)
     every = every.assign(group=every["model"].map(groups), value=every["value"].astype(float)).dropna()
 
-    def over_models(values: pd.Series) -> pd.Series:
-        low, high = mean_interval(values)[1:] if len(values) >= LEAST_MODELS else (float("nan"),) * 2
-        numbers = len(values), values.mean(), low, high, values.min(), values.max()
-        return pd.Series(dict(zip(("models", "value", "low", "high", "least", "most"), numbers, strict=True)))
+    def bound(values: pd.Series, column: int) -> float:
+        return mean_interval(values)[column] if len(values) >= LEAST_MODELS else float("nan")
 
-    keys = ["group", *setting[1:], "table", "measure"]
-    found = every.groupby(keys, sort=False)["value"].apply(over_models).unstack().reset_index()
-    return found.astype({"models": int})
+    low, high = (partial(bound, column=column) for column in (1, 2))
+    groups = every.groupby(["group", *setting[1:], "table", "measure"], sort=False)["value"]
+    return groups.agg(models="size", value="mean", low=low, high=high, least="min", most="max").reset_index()
 
 
 # ---- files ---------------------------------------------------------------------------------------
