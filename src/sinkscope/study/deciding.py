@@ -15,11 +15,11 @@ from functools import lru_cache
 from itertools import groupby, product
 
 from sinkscope.study.cells import Cell
-from sinkscope.study.measured import POLICY, Studied, side_by_side
+from sinkscope.study.measured import POLICY, side_by_side, studied
 from sinkscope.study.names import control, pooled, role
 from sinkscope.study.spec import CAUSAL
 from sinkscope.tasks.reading import ReadTask
-from sinkscope.tasks.registry import base_and_scheme
+from sinkscope.tasks.registry import base_and_scheme, guessed
 from sinkscope.verdicts import Measure, Status, Verdict
 from sinkscope.verdicts.mask_rules import LEAST_HIT, MATCHED
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
@@ -117,8 +117,9 @@ def _recorded(claim: Claim, plain: Cell, cells: Sequence[Cell]) -> bool:
 
 def _of_answers(cells: Sequence[Cell]) -> Least:
     """What becomes of each claim on scores under each outcome, for each model that it is about."""
-    models = {cell.model.name: Studied(cell.experiment.model.family, cell.model.twin) for cell in cells}
+    models = studied(cells)
     text = isinstance(cells[0].experiment.task, ReadTask)
+    guess = guessed(cells[0].task, ())
     masks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for cell in cells:
         policy, among = cell.policy, getattr(cell.experiment.policy, "among", "")
@@ -129,7 +130,7 @@ def _of_answers(cells: Sequence[Cell]) -> Least:
 
     def verdicts(claim: Claim, documents: int) -> Iterator[Verdict]:
         asked = claim.options.get("policy")
-        concerned = [name for name, studied in models.items() if claim.concerns(studied.family)]
+        concerned = [name for name, model in models.items() if claim.concerns(model.family)]
         for name, outcome in product(concerned, OUTCOMES):
             measured = []
             for (model, decoding), own in masks.items():
@@ -137,7 +138,7 @@ def _of_answers(cells: Sequence[Cell]) -> Least:
                 columns = {policy: 0 if policy == asked else column for policy, column in own.items()}
                 runs = {policy: PolicyRun(lost[column], 1.0, 1.0, 1.0, 1.0) for policy, column in columns.items()}
                 kind = Kind.TEXTS if text else Kind.ACCURACIES
-                measured.append(Measures(model, models[model].family, kind, decoding, runs=runs))
+                measured.append(Measures(model, models[model].family, kind, decoding, runs=runs, guess=guess))
             yield from (claim.verdict(each) for each in side_by_side(measured, models) if each.subject == name)
 
     def least(claim: Claim, status: Status) -> int | None:

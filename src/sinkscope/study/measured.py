@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from sinkscope.base.extras import EXTRAS
 from sinkscope.sinks.compare import BEYOND, LESS
 from sinkscope.statistics import mean_interval
 from sinkscope.study.names import SINK, control, pooled, role
-from sinkscope.study.paper import TABLE
+from sinkscope.study.paper import TABLE, is_published
 from sinkscope.tasks.registry import base_and_scheme, guessed
 from sinkscope.verdicts import Measure, Verdict
 from sinkscope.verdicts.diagnosis import diagnosis
@@ -27,6 +27,9 @@ from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import Claim
 from sinkscope.verdicts.verdict import point
 from sinkscope.verdicts.wording import NEEDS
+
+if TYPE_CHECKING:
+    from sinkscope.study.cells import Cell
 
 Frames = Mapping[str, pd.DataFrame]
 POLICY = "top:1"
@@ -44,6 +47,14 @@ class Studied(NamedTuple):
 
 
 Models = Mapping[str, Studied]
+
+
+def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
+    """The models of these cells by their names."""
+    return {
+        cell.model.name: Studied(cell.experiment.model.family, cell.model.twin, is_published(cell.model.source))
+        for cell in cells
+    }
 
 
 def collect(frames: Frames, models: Models) -> list[Measures]:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,8 @@ from sinkscope.sinks.summary_table import settings_table
 from sinkscope.statistics import mean_interval
 from sinkscope.study.cells import Cell
 from sinkscope.study.comparison import compare_runs, holm_over
-from sinkscope.study.measured import Studied, collect, diagnoses, needs
+from sinkscope.study.measured import Studied, collect, diagnoses, needs, studied
 from sinkscope.study.names import pooled
-from sinkscope.study.paper import is_published
 from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.skills import skill_tables
 from sinkscope.study.store import Store, load_part, load_statistics
@@ -130,13 +129,6 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             row = {"model": cell.model.name, "task": cell.task, "n": len(right)}
             rows.append(row | {"accuracy": sum(right) / len(right), "floor": floor})
     return rows
-
-
-def studied(cells: Iterable[Cell]) -> dict[str, Studied]:
-    return {
-        cell.model.name: Studied(cell.experiment.model.family, cell.model.twin, is_published(cell.model.source))
-        for cell in cells
-    }
 
 
 def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.DataFrame]:
