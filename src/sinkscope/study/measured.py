@@ -92,17 +92,12 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
     """
     verdicts = {}
     for model, measured_of in by_model(measured).items():
-        asked = [
-            (not one.able, one.kind == Kind.TEXTS, at, policy)
-            for at, one in enumerate(measured_of)
-            for policy in (SINK, "top:1")
-            if policy in one.runs
-        ]
+        asked = [(one, policy) for one in measured_of for policy in (SINK, "top:1") if policy in one.runs]
         if asked:
-            *_, at, policy = min(asked, key=lambda each: each[:3])
-            verdict = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(measured_of[at])
+            first, policy = min(asked, key=lambda each: (not each[0].able, each[0].kind == Kind.TEXTS))
+            verdict = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(first)
             # How near its second control came: a sentence that says no more than the verdict has to know.
-            verdicts[model] = verdict.beside_it((Measure.MATCHED, point(reached(measured_of[at], policy))))
+            verdicts[model] = verdict.beside_it((Measure.MATCHED, point(reached(first, policy))))
     return verdicts
 
 

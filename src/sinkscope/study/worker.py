@@ -159,11 +159,7 @@ def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: i
         parts = max(1, round(cell.answers / size))
         order = by_length(cell) if parts > 1 else list(range(cell.answers))  # one shard: all share it
         edges = [round(i * cell.answers / parts) for i in range(parts + 1)]
-        shards += [
-            Shard(cell, start, stop, tuple(order[start:stop]))
-            for start, stop in itertools.pairwise(edges)
-            if stop > start
-        ]
+        shards += [Shard(cell, start, stop, tuple(order[start:stop])) for start, stop in itertools.pairwise(edges)]
     return shards
 
 
