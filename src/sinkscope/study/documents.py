@@ -73,7 +73,7 @@ def chosen(study: Study, grid: Grid, task: Task, count: int, varied: bool, exact
 def of_varied_length(task: Task, count: int) -> tuple[int, ...]:
     """Numbers of documents: even ranks by length of the question among the first `TRACED_FROM`."""
     documents = first_documents(task, max(count, TRACED_FROM))
-    order = sorted(range(len(documents)), key=lambda place: (len(documents[place].question), place))
+    order = sorted(range(len(documents)), key=lambda number: (len(documents[number].question), number))
     if count >= len(order):
         return tuple(sorted(order))
     if count == 1:
@@ -98,8 +98,8 @@ def in_batches(model: StudyModel, task: Task, count: int, batch: int, exact: boo
     for searched in (4 * count, 16 * count):
         waiting: dict[int, list[int]] = defaultdict(list)
         taken: list[int] = []
-        for place, length in enumerate(prompt_lengths(model, task, searched)):
-            waiting[length].append(place)
+        for number, length in enumerate(prompt_lengths(model, task, searched)):
+            waiting[length].append(number)
             if len(waiting[length]) == batch:
                 taken += waiting.pop(length)
             if len(taken) == wanted:

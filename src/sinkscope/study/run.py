@@ -210,7 +210,7 @@ class _Run:
         for line in () if self.computed else self.size:
             self.progress.say(line)
         each = {cell.id: estimate.work(cell, self.speeds) for cell in self.cells}
-        answers = {cell: len(numbers) for cell, numbers in there.items()}
+        answers = dict(there)
 
         def work(shard: Shard) -> float:
             return each[shard.cell.id] * len(shard.numbers)
@@ -239,7 +239,7 @@ class _Run:
         finally:
             self.progress.end()
             now = {cell.id: self.store.answered(cell) for cell in cells}
-            self.computed += sum(map(len, now.values())) - sum(map(len, there.values()))
+            self.computed += sum(now.values()) - sum(there.values())
         left = cut(cells, now, self.shard)
         if left:
             raise InputError(
@@ -316,5 +316,5 @@ def sandbox_line(cells: Sequence[Cell], kind: str) -> str:
     from sinkscope.tasks import sandbox
 
     coded = sorted({cell.task for cell in cells if cell.kind == "evaluate" and cell.experiment.task.runs_code})
-    kept = "" if sandbox.available(kind) else f"answers to {', '.join(coded)} are kept and not graded here: "
-    return kept + sandbox.reason(kind) if coded else ""
+    ungraded = "" if sandbox.available(kind) else f"answers to {', '.join(coded)} are kept and not graded here: "
+    return ungraded + sandbox.reason(kind) if coded else ""

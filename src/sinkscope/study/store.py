@@ -99,19 +99,19 @@ class Store:
         """The folder of records of some answers of a cell."""
         return self.cell_folder(cell_id) / "shards" / f"{start:06d}-{stop:06d}"
 
-    def trace_file(self, cell_id: str, place: int, seed: int) -> Path:
+    def trace_file(self, cell_id: str, index: int, seed: int) -> Path:
         """The recorded generation of a document."""
-        return self.root / "traces" / cell_id / f"{place:06d}-{seed}.zarr.zip"
+        return self.root / "traces" / cell_id / f"{index:06d}-{seed}.zarr.zip"
 
-    def statistics_file(self, cell_id: str, place: int, seed: int) -> Path:
+    def statistics_file(self, cell_id: str, index: int, seed: int) -> Path:
         """The mergeable statistics of a recorded generation, from which tables are made."""
-        return self.root / "traces" / cell_id / f"{place:06d}-{seed}.analysis.npz"
+        return self.root / "traces" / cell_id / f"{index:06d}-{seed}.analysis.npz"
 
-    def complete(self, cell: Cell, place: int, seed: int) -> bool:
+    def complete(self, cell: Cell, index: int, seed: int) -> bool:
         """Whether the file is there that an answer is not complete without; of most kinds the record is all."""
         if cell.kind == "inspect" or not cell.keep:
-            return self.statistics_file(cell.id, place, seed).is_file()
-        return cell.kind not in ("trace", "maps") or self.trace_file(cell.id, place, seed).is_file()
+            return self.statistics_file(cell.id, index, seed).is_file()
+        return cell.kind not in ("trace", "maps") or self.trace_file(cell.id, index, seed).is_file()
 
     def refuse_links(self, path: Path) -> Path:
         """The path, when no part of it below the study's folder is a link."""
@@ -193,16 +193,16 @@ class Store:
 
     def facts(self, study: spec.Study, device: str) -> dict[str, Facts]:
         """About each model; of one that is elsewhere, what was known when its answers were computed."""
-        kept: dict[str, _KeptFacts] = {}
+        before: dict[str, _KeptFacts] = {}
         if self.models_file.is_file():
             file = self.refuse_links(self.models_file)
-            kept = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
+            before = read_json(file, "restore it from a copy", kind=Mapping[str, _KeptFacts])
         facts = {}
         for model in study.models:
             try:
                 facts[model.name] = facts_of(model, device)
             except CheckpointError:
-                told = kept.get(model.name)
+                told = before.get(model.name)
                 if told is None or told["asked"] != dataclasses.asdict(model):
                     raise
                 facts[model.name] = told["facts"]
@@ -285,22 +285,16 @@ class Store:
         """The answers of a cell without their grades."""
         return [row for row, _ in self.answers(cell.id).values()]
 
-    def answered(self, cell: Cell) -> set[int]:
-        """The answers of a cell that are there, by their number in `cell.items`; recorded ones when their file is there too."""
-        places = {place: number for number, place in enumerate(cell.documents)}
-        seeds = {seed: number for number, seed in enumerate(cell.experiment.seeds)}
-        answers = self.generations(cell)
+    def answered(self, cell: Cell) -> int:
+        """How many answers of a cell are there; recorded ones when their file is there too."""
+        answers, documents = self.generations(cell), set(cell.documents)
         for row in answers:
-            if row.index not in places or row.seed not in seeds:
+            if row.index not in documents or row.seed not in cell.experiment.seeds:
                 raise InputError(
                     f"cells/{cell.id} holds an answer to {row.document} as number {row.index} with seed {row.seed}, which "
                     f"{cell.title} does not ask for: {ANSWER_AGAIN}"
                 )
-        return {
-            places[row.index] * len(seeds) + seeds[row.seed]
-            for row in answers
-            if self.complete(cell, row.index, row.seed)
-        }
+        return sum(self.complete(cell, row.index, row.seed) for row in answers)
 
 
 def _write_if_other(path: Path, data: bytes) -> None:

@@ -13,7 +13,6 @@ import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -145,16 +144,16 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
 # ---- shards --------------------------------------------------------------------------------------
 
 
-def cut(cells: Sequence[Cell], answered: Mapping[str, AbstractSet[int]], size: int) -> list[Shard]:
+def cut(cells: Sequence[Cell], answered: Mapping[str, int], size: int) -> list[Shard]:
     """The shards of unfinished cells, about `size` answers each, evenly cut.
 
-    `answered`: id of a cell → the numbers of the answers that are there (`Store.answered`).
+    `answered`: id of a cell → how many of its answers are there (`Store.answered`).
 
     Answers with prompts of similar length share a shard, because equally long ones are answered together.
     """
     shards = []
     for cell in cells:
-        if len(answered[cell.id]) >= cell.answers:
+        if answered[cell.id] >= cell.answers:
             continue
         parts = max(1, round(cell.answers / size))
         order = by_length(cell) if parts > 1 else list(range(cell.answers))  # one shard: all share it
