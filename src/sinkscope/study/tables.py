@@ -280,7 +280,8 @@ def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         counts = []
         for row in store.generations(cell):
             files = (store.trace_file(recorded.id, row.index, row.seed) for recorded in (base, cell))
-            compared = compare_traces(*map(Trace.open, files), **cell.sinks)
+            without, under = map(Trace.open, files)
+            compared = compare_traces(without, under, **cell.sinks)
             about = {**cell.columns(), "document": row.document}
             frames["pairs"].append(with_columns(mechanisms(compared), about))
             counts.append(compared[list(COUNTS)].sum("step"))
@@ -326,8 +327,8 @@ def replicates(groups: Mapping[str, str], frames: Frames) -> pd.DataFrame:
         return mean_interval(values)[column] if len(values) >= LEAST_MODELS else float("nan")
 
     low, high = (partial(bound, column=column) for column in (1, 2))
-    groups = every.groupby(["group", *setting[1:], "table", "measure"], sort=False)["value"]
-    return groups.agg(models="size", value="mean", low=low, high=high, least="min", most="max").reset_index()
+    over_models = every.groupby(["group", *setting[1:], "table", "measure"], sort=False)["value"]
+    return over_models.agg(models="size", value="mean", low=low, high=high, least="min", most="max").reset_index()
 
 
 # ---- files ---------------------------------------------------------------------------------------
