@@ -107,8 +107,8 @@ def test_the_order_of_a_registry_is_that_of_the_files() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     decodings = (
-        "greedy sampling diffusion_gemma dream fast_dllm_v2 given given-blocks llada llada2 mdlm bd3lm mmada mmada_image "
-        "nemotron nemotron_causal open_dcoder"
+        "greedy sampling diffusion_gemma dream fast_dllm_v2 llada mmada llada2 mdlm bd3lm mmada_image nemotron nemotron_causal "
+        "open_dcoder given given-blocks"
     )
     families = (
         "a2d causal diffusion_gemma dream fast_dllm_v2 llada llada2 llada_moe masked mmada nemotron nemotron_causal open_dcoder "
