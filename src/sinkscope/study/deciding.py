@@ -119,7 +119,7 @@ def _of_answers(cells: Sequence[Cell]) -> Least:
     """What becomes of each claim on scores under each outcome, for each model that it is about."""
     models = studied(cells)
     text = isinstance(cells[0].experiment.task, ReadTask)
-    guess = guessed(cells[0].task, ())
+    guess = guessed(cells[0].task, ())  # documents are not read for a plan: of the battery, none
     masks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     for cell in cells:
         policy, among = cell.policy, getattr(cell.experiment.policy, "among", "")
