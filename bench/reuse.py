@@ -90,7 +90,7 @@ class _Loop:
     """
 
     def __init__(self, model: Model, prompt: Tensor, decoding: LladaDecoding, rule: Reuse | None) -> None:
-        plan = Plan(model, encode(model, prompt, None), decoding)
+        plan = Plan(model=model, batch=encode(model, prompt, None), decoding=decoding)
         (rows,) = plan.groups()
         self.device = model.device
         self.rule = None if rule is None else Acting(rule)

@@ -1,4 +1,4 @@
-"""The base of every decoding: frozen options of one official loop, with a JSON form, and the loop itself.
+"""The base of every decoding: what it is (`Decoding`: frozen options with a text form) and what it does (`Loop`).
 
 Option names are those of the official loops. What depends on a model (special ids, the place of a picture) is None in the
 options and looked up by the loop. A new decoding is one file and one `DECODINGS.add` (or `ss.register`, or an entry point).
@@ -68,6 +68,11 @@ CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 
 IDS = ("eos", "stop", "stop_at", "eot_id", "end_think_id", "pad", "start")
 """Options that are token ids."""
+
+
+def later_option(default: Any = None) -> Any:
+    """A field that came after records were first written: its default is left out of JSON, so that those still match."""
+    return dataclasses.field(default=default, kw_only=True, metadata={"later": True})
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ class Decoding:
         return getattr(self, "temperature", 0.0) > 0 or getattr(self, "remasking", "") == "random"
 
     def as_dict(self) -> dict[str, Any]:
-        """The options by name, the kind of decoding first; those that came later (`parallel.later_option`) where set."""
+        """The options by name, the kind of decoding first; those that came later (`later_option`) where set."""
         later = {item.name: item.default for item in dataclasses.fields(self) if item.metadata.get("later")}
         first = {name: getattr(self, name) for name in ("kind", *self.written_first)}
         options = {**first, **dataclasses.asdict(self)}
@@ -231,25 +236,16 @@ class Decoding:
                 if isinstance(number, int) and number >= vocabulary:
                     raise InputError(f"{name} {number} is not in the vocabulary of {vocabulary} ids")
 
-    # ---- the loop
+    # ---- what becomes of it
 
     @property
     def loop(self) -> type[Loop[Any]]:
-        """What runs it on a group of rows."""
+        """What it does."""
         raise NotImplementedError
 
-    def begin(
-        self, engine: Engine, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None
-    ) -> tuple[Tensor, Iterator[Step]]:
-        """The first state Long [B, S] of a group of rows, and the loop over it, which yields one Step per step.
-
-        Args:
-            ids: Long [B, P]: the prompts. streams: None when the decoding draws nothing.
-            per_row: every row decides by itself, as in a batch of one; else as the official loop does for a batch.
-            twin: the unconditional prompt, for decodings that need one.
-        """
-        loop = self.loop(self, engine, ids, streams, per_row, twin)
-        return loop.x, loop.run()
+    def on(self, engine: Engine) -> Loop[Any]:
+        """Its loop, with a model."""
+        return self.loop(self, engine)
 
     def answer_columns(self, model: Model, ids: Tensor) -> tuple[int, int | None]:
         """The first column of the answer and the one behind its last (None: the end of the sequence)."""
@@ -277,8 +273,6 @@ class Decoding:
         """The token that fills a row once it has ended; None: rows keep what they have."""
         return None
 
-    # ---- for replaying recorded states
-
     def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
         """Bool [B]: rows that had not ended before this step."""
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
@@ -287,35 +281,12 @@ class Decoding:
         """Bool [1, S]: columns that the loop may decide in this step."""
         return torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
 
-    def hidden(self, engine: Engine, x: Tensor) -> Tensor:
-        """Last hidden states [B, S, width] of a whole state Long [B, S], with the attention that the loop gives it."""
-        from sinkscope.decoding.step import Request
-
-        return engine.forward(Request(x))
-
-    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        """Float [N, V]: logits that predict the masked positions of a state, guidance applied.
-
-        Args:
-            x: Long [B, S]. given: Bool [B, S]: what was given before the first step. masked: Bool [B, S], N of them.
-        """
-        hidden = self.hidden(engine, x)
-        return engine.model.head(shifted(hidden, masked) if engine.model.spec.shifted else hidden[masked])
-
-    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The best candidate for each row of logits [N, V] and the loop's confidence in it, without draws: Long, Float64 [N]."""
-        confidence, candidate = logits.double().softmax(-1).max(-1)
-        return candidate, confidence
-
 
 Options = TypeVar("Options", bound=Any)
 
 
 class Loop(Generic[Options]):
-    """One official loop on one group of rows.
-
-    Args:
-        ids, streams, per_row, twin: as in `Decoding.begin`.
+    """One official loop: what it makes of any state, and, once it has begun, its steps on one group of rows.
 
     Attributes:
         x: Long [B, S]: the state. prompt: its first column behind the prompts.
@@ -325,17 +296,18 @@ class Loop(Generic[Options]):
 
     grows: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        options: Options,
-        engine: Engine,
-        ids: Tensor,
-        streams: Streams | None,
-        per_row: bool,
-        twin: Twin | None = None,
-    ) -> None:
-        self.options, self.engine, self.model, self.streams = options, engine, engine.model, streams
-        self.per_row, self.alone, self.twin = per_row, engine.prompts.alone, twin
+    def __init__(self, options: Options, engine: Engine) -> None:
+        self.options, self.engine, self.model = options, engine, engine.model
+
+    def begin(self, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None) -> None:
+        """Take a group of rows; `run` then gives its steps.
+
+        Args:
+            ids: Long [B, P]: the prompts. streams: None when the decoding draws nothing.
+            per_row: every row decides by itself, as in a batch of one; else as the official loop does for a batch.
+            twin: the unconditional prompt, for decodings that need one.
+        """
+        self.streams, self.per_row, self.alone, self.twin = streams, per_row, self.engine.prompts.alone, twin
         self.prompt = ids.shape[1]
         self.alive = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
         self.x = self.first_state(ids)
@@ -348,6 +320,28 @@ class Loop(Generic[Options]):
     def run(self) -> Iterator[Step]:
         """Step by step, until all rows have ended."""
         raise NotImplementedError
+
+    # ---- on any state, such as a recorded one
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Last hidden states [B, S, width] of a whole state Long [B, S], with the attention that the loop gives it."""
+        from sinkscope.decoding.step import Request
+
+        return self.engine.forward(Request(x))
+
+    def predictions(self, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
+        """Float [N, V]: logits that predict the masked positions of a state, guidance applied.
+
+        Args:
+            x: Long [B, S]. given: Bool [B, S]: what was given before the first step. masked: Bool [B, S], N of them.
+        """
+        hidden = self.hidden(x)
+        return self.model.head(shifted(hidden, masked) if self.model.spec.shifted else hidden[masked])
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best candidate for each row of logits [N, V] and the loop's confidence in it, without draws: Long, Float64 [N]."""
+        confidence, candidate = logits.double().softmax(-1).max(-1)
+        return candidate, confidence
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,8 @@ class BlockLoop(Loop[Options]):
 
     reach: ClassVar[int | None] = None
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         size = self.options.block
         self.blocks = Blocks(self.engine, size, self.reach, self.seen)
         self.first = self.prompt // size * size if self.options.rounded else self.prompt

@@ -16,7 +16,6 @@ from torch import Tensor
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, end_ids
 from sinkscope.decoding.blocks import placed, top_p_of
-from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Request, Step
 from sinkscope.decoding.streams import Streams
 from sinkscope.models.model import Model
@@ -153,13 +152,6 @@ class SamplingDecoding(CausalDecoding):
         super().__post_init__()
         if self.temperature == 0:
             raise InputError("temperature should be above 0, got 0; use GreedyDecoding for the most likely")
-
-
-def next_logits(
-    engine: Engine, state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None
-) -> Tensor:
-    """Logits [B, V] behind the last of the `written` tokens of a causal model, of which `fed` are in the cache."""
-    return engine.forward(newest(state, written, fed, cache, alive))
 
 
 def newest(state: Tensor, written: int, fed: int, cache: Any, alive: Tensor | None = None) -> Request:

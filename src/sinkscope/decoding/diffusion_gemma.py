@@ -20,9 +20,8 @@ from torch import Tensor
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, chance, end_ids
+from sinkscope.decoding.base import DECODINGS, Decoding, chance, end_ids, later_option
 from sinkscope.decoding.blocks import BlockLoop, draw, placed
-from sinkscope.decoding.parallel import later_option
 from sinkscope.decoding.step import Request, Step
 from sinkscope.models.model import Model
 
@@ -38,7 +37,7 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
 
     Attributes:
         ended: Bool [B]: rows with an end token.
-        noise: Bool [B, n]: columns of the canvas that are random. best: Long [B, n]: the arg max of the last step.
+        noise: Bool [B, n]: columns of the canvas that are random. likeliest: Long [B, n]: the arg max of the last step.
         soft: Float [B, n, V]: its logits at temperature; None: there was none.
         history: Long [h, B, n]: the arg max of earlier steps, −1 for none. stopped: Bool [B]: rows that need no more steps.
     """
@@ -46,8 +45,8 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
     grows: ClassVar[bool] = True
     soft: Tensor | None
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         if not self.engine.cached:
             raise InputError("a canvas reads the encoder's cache: cache=False does not go with this loop")
         self.ended = torch.zeros_like(self.alive)
@@ -84,9 +83,9 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
             self.blocks.prefill(self.x, start)
         else:
             self.blocks.store(self.x, start, self.alive)
-        self.best, self.soft, self.stopped = self.x[:, self.here], None, ~self.alive
-        self.noise = torch.ones_like(self.best, dtype=torch.bool)
-        self.history = self.best.new_full((options.stability_threshold or 0, *self.best.shape), -1)
+        self.likeliest, self.soft, self.stopped = self.x[:, self.here], None, ~self.alive
+        self.noise = torch.ones_like(self.likeliest, dtype=torch.bool)
+        self.history = self.likeliest.new_full((options.stability_threshold or 0, *self.likeliest.shape), -1)
         for left in range(options.steps, 0, -1):
             # A row that runs by itself waits for the others once it has stopped.
             x, going = self.x, self.alive & ~self.stopped
@@ -133,20 +132,20 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
             if self.soft is not None:  # before the first step there is nothing to keep
                 tokens = torch.where(stopped[:, None], self.x[:, self.here], tokens)
                 noise = torch.where(stopped[:, None], self.noise, noise)
-                best = torch.where(stopped[:, None], self.best, best)
+                best = torch.where(stopped[:, None], self.likeliest, best)
                 warm = torch.where(stopped[:, None, None], self.soft.to(warm.dtype), warm)
             # A history begins with −1, which is no token: nothing is stable before it is filled.
             stable = (self.history == best).all(-1).all(0)
             self.history = torch.cat([self.history, best[None]])[1:] if len(self.history) else self.history
             self.stopped = stopped | (stable & (_entropy(warm).mean(-1) < options.confidence_threshold))
-        self.best, self.noise = best, noise
+        self.likeliest, self.noise = best, noise
         self.soft = warm.to(self.model.network.get_input_embeddings().weight.dtype)
         self.x = self.x.clone()
         self.x[:, self.here] = tokens
 
     def finish(self) -> None:
         """Write the arg max of a canvas that is done, padding behind its end, and the next canvas where rows go on."""
-        best, size = self.best, self.options.block
+        best, size = self.likeliest, self.options.block
         pad = self.model.ids.pad if self.options.pad == "model" else self.options.pad
         ends = torch.tensor(end_ids(self.options.eos, self.model), dtype=torch.long, device=best.device)
         is_end = torch.isin(best, ends)

@@ -17,12 +17,10 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, select, shifted
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, later_option, select, shifted
 from sinkscope.decoding.blocks import top_k_of, top_p_of
-from sinkscope.decoding.parallel import check_parallel, confident, later_option
+from sinkscope.decoding.parallel import check_parallel, confident
 from sinkscope.decoding.step import Request, Step, Wanted, step_of
-from sinkscope.decoding.streams import Streams
-from sinkscope.models.model import Model
 
 
 class DreamLoop(Loop["DreamDecoding"]):
@@ -31,10 +29,6 @@ class DreamLoop(Loop["DreamDecoding"]):
     Attributes:
         masked: Bool [B, S]: the masks of the state.
     """
-
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
-        self.masked = self.x == self.engine.mask_id
 
     def run(self) -> Iterator[Step]:
         """Step by step along the schedule, until no row has anything to do."""
@@ -45,23 +39,20 @@ class DreamLoop(Loop["DreamDecoding"]):
             if not self.goes_on():
                 return
             part = 1 - times[number + 1] / times[number]  # of the masks that are left
-            step = self.step(number, part, last=number == options.steps - 1)
+            step = self.step(part, last=number == options.steps - 1)
             self.x = step.after
             yield step
 
     def goes_on(self) -> bool:
-        """Whether any row goes on; where confidence decides, one without masks has ended."""
-        if self.options.parallel:
-            self.alive = self.masked.any(1)
-        return not self.options.parallel or bool(self.alive.any())
+        """Whether any row goes on."""
+        return True
 
-    def step(self, number: int, part: Tensor, last: bool) -> Step:
+    def step(self, part: Tensor, last: bool) -> Step:
         """One step, which decides a part of the masks, or all."""
-        options = self.options
-        if options.algorithm == "origin":
+        if self.options.algorithm == "origin":
             return self.by_chance(part, last)
-        counts = [] if options.parallel else self.counts(part, last)
-        if not options.parallel and not options.draws and not any(counts):
+        counts = self.counts(part, last)
+        if not self.options.draws and not any(counts):
             return self.engine.idle_step(self.x, self.alive)
         return self.by_confidence(counts)
 
@@ -74,9 +65,9 @@ class DreamLoop(Loop["DreamDecoding"]):
     def by_confidence(self, counts: list[int]) -> Step:
         """Candidates and confidence of all masks; the best ones are written."""
         x, masked, mask_id = self.x, self.masked, self.engine.mask_id
-        candidate, confidence = self.options.sample(self.logits(), self.streams, masked)
+        candidate, confidence = self.sample(self.logits(), masked)
         tokens, seen = spread_out(x, masked, candidate, confidence)
-        chosen, ties = self.options.choose(seen.masked_fill(~masked, float("-inf")), counts, self.streams)
+        chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts)
         # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
         written = torch.where(masked, tokens, mask_id)
         after = torch.where(chosen, written, x)
@@ -91,10 +82,10 @@ class DreamLoop(Loop["DreamDecoding"]):
         logits = self.logits()
         chosen = torch.zeros_like(masked)
         chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
-        confidence, candidate = options.probabilities(logits).max(-1)
+        confidence, candidate = self.probabilities(logits).max(-1)
         if options.temperature > 0:
             picked = chosen[masked]
-            candidate[picked], confidence[picked] = options.sample(logits[picked], streams, chosen)
+            candidate[picked], confidence[picked] = self.sample(logits[picked], chosen)
         tokens, seen = spread_out(x, masked, candidate, confidence)
         after = torch.where(chosen, tokens, x)
         return step_of(x, after, self.alive, self.engine.mask_id, confidence=seen, candidate=tokens)
@@ -112,7 +103,72 @@ class DreamLoop(Loop["DreamDecoding"]):
             return Wanted(answer | before | masked, before, start)
 
         hidden = self.engine.forward(Request(x, self.alive, wanted=wanted))
-        return self.engine.model.head(shifted(hidden, masked))
+        return self.model.head(shifted(hidden, masked))
+
+    def sample(self, logits: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
+
+        Args:
+            where: Bool [B, S] with N marked positions: whose logits these are.
+        """
+        spread = self.probabilities(logits)
+        if self.options.temperature > 0 and self.streams is not None:
+            candidate = self.streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
+            likely = chance(spread, candidate)
+        else:
+            likely, candidate = spread.max(-1)
+        return candidate, self.confidence(spread, likely)
+
+    def confidence(self, spread: Tensor, likely: Tensor) -> Tensor:
+        """The algorithm's confidence, Float [N], from Float [N, V] and the candidate's probability in it, Float [N]."""
+        if self.options.algorithm == "topk_margin":
+            ordered, _ = torch.sort(spread, -1, descending=True)
+            return ordered[:, 0] - ordered[:, 1]
+        return self.negative_entropy(spread) if self.options.algorithm == "entropy" else likely
+
+    def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """The positions that are decided, Bool [B, S], and ties Long [B], by Float [B, S], −inf where nothing is masked."""
+        if self.options.alg_temp and self.streams is not None:
+            spread = (confidence / self.options.alg_temp).softmax(-1)
+            chosen = torch.zeros_like(confidence, dtype=torch.bool)
+            for row, columns in enumerate(self.streams.some_without_replacement(spread, counts)):
+                chosen[row, columns] = True
+            return chosen, torch.zeros(len(confidence), dtype=torch.long)
+        return select(confidence, counts)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The distribution after temperature, top_p and top_k: Float [N, V]."""
+        return self.truncated(logits).softmax(-1)
+
+    def truncated(self, logits: Tensor) -> Tensor:
+        """Logits [N, V] after temperature, top_p and top_k."""
+        options, lowest = self.options, torch.finfo(logits.dtype).min
+        if options.temperature > 0:
+            logits = logits / options.temperature
+        return top_k_of(top_p_of(logits, options.top_p, lowest), options.top_k, lowest)
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V]."""
+        return (spread * torch.log(spread + 1e-10)).sum(-1)
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        spread = self.probabilities(logits)
+        likely, candidate = spread.max(-1)
+        return candidate, self.confidence(spread, likely).double()
+
+
+class ParallelDream(DreamLoop):
+    """The loop in which confidence decides how many masks a step writes, and a row without masks has ended."""
+
+    def goes_on(self) -> bool:
+        self.alive = self.masked.any(1)
+        return bool(self.alive.any())
+
+    def step(self, part: Tensor, last: bool) -> Step:
+        return self.by_confidence([])
+
+    def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        return confident(confidence, self.options.threshold, self.options.factor)
 
 
 def spread_out(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,7 +213,6 @@ class DreamDecoding(Decoding):
     families: ClassVar[tuple[str, ...]] = ("dream",)
     brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "algorithm": "entropy", "temperature": 0.0}
     reusable: ClassVar[bool] = True
-    loop: ClassVar[type[DreamLoop]] = DreamLoop
     checks: ClassVar[Mapping[str, Any]] = {**CHECKS, "top_k": partial(whole, least=1)}
 
     def __post_init__(self) -> None:
@@ -171,64 +226,9 @@ class DreamDecoding(Decoding):
         check_parallel(self.threshold, self.factor, self.length, self.steps, other or None)
 
     @property
-    def parallel(self) -> bool:
-        """Whether confidence decides how many masks a step writes."""
-        return self.threshold is not None or self.factor is not None
+    def loop(self) -> type[DreamLoop]:
+        return DreamLoop if self.threshold is None and self.factor is None else ParallelDream
 
     @property
     def draws(self) -> bool:
         return self.temperature > 0 or self.algorithm == "origin" or bool(self.alg_temp)
-
-    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """The positions that are decided, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf where nothing is masked."""
-        if self.parallel:
-            return confident(scores, self.threshold, self.factor)
-        if self.alg_temp and streams is not None:
-            spread = (scores / self.alg_temp).softmax(-1)
-            chosen = torch.zeros_like(scores, dtype=torch.bool)
-            for row, columns in enumerate(streams.some_without_replacement(spread, counts)):
-                chosen[row, columns] = True
-            return chosen, torch.zeros(len(scores), dtype=torch.long)
-        return select(scores, counts)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """The distribution after temperature, top_p and top_k: Float [N, V]."""
-        return self.truncated(logits).softmax(-1)
-
-    def truncated(self, logits: Tensor) -> Tensor:
-        """Logits [N, V] after temperature, top_p and top_k."""
-        if self.temperature > 0:
-            logits = logits / self.temperature
-        lowest = torch.finfo(logits.dtype).min
-        return top_k_of(top_p_of(logits, self.top_p, lowest), self.top_k, lowest)
-
-    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
-        """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
-
-        Args:
-            where: Bool [B, S] with N marked positions: whose logits these are.
-        """
-        spread = self.probabilities(logits)
-        if self.temperature > 0 and streams is not None:
-            candidate = streams.one_of_each(spread / spread.sum(-1, keepdim=True), where)
-            confidence = chance(spread, candidate)
-        else:
-            confidence, candidate = spread.max(-1)
-        return candidate, self._confidence(spread, confidence)
-
-    def _confidence(self, spread: Tensor, confidence: Tensor) -> Tensor:
-        if self.algorithm == "topk_margin":
-            ordered, _ = torch.sort(spread, -1, descending=True)
-            return ordered[:, 0] - ordered[:, 1]
-        if self.algorithm == "entropy":
-            return self.negative_entropy(spread)
-        return confidence
-
-    def negative_entropy(self, spread: Tensor) -> Tensor:
-        """Σ p log p of each row of Float [N, V]."""
-        return (spread * torch.log(spread + 1e-10)).sum(-1)
-
-    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
-        spread = self.probabilities(logits)
-        confidence, candidate = spread.max(-1)
-        return candidate, self._confidence(spread, confidence).double()

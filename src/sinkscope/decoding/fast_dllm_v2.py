@@ -40,8 +40,8 @@ class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
 
     reach: ClassVar[int] = BLOCK
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         prompts, size = self.engine.prompts, self.options.block
         if self.options.block_cache and not self.engine.cached:
             raise InputError("block_cache=True is a cache of the active block: it does not go with cache=False")

@@ -120,7 +120,7 @@ def grouped_right(
     return [Rows(by_length[length], unseen, per_row, end=length) for length in sorted(by_length)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What the rows of one generation share, and how they run together.
 
@@ -190,8 +190,9 @@ class Plan:
             other, seen = self.twin
             columns = slice(rows.offset, None)
             twin = other[rows.rows][:, columns], None if seen is None else seen[rows.rows][:, columns]
-        state, steps = decoding.begin(engine, self.ids(rows), streams, rows.per_row, twin)
-        return Group(rows, engine, steps, state)
+        loop = decoding.on(engine)
+        loop.begin(self.ids(rows), streams, rows.per_row, twin)
+        return Group(rows, engine, loop.run(), loop.x)
 
     def _lengths(self, rows: Rows) -> list[int]:
         """Tokens of each row's prompt that its group sees."""

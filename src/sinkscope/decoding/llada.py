@@ -7,8 +7,8 @@ end tokens. Confidence is in the logits' dtype (bf16 in production: equal confid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, even_plan, select
+from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, even_plan, later_option, select
 from sinkscope.decoding.engine import Engine, MaskedStep
-from sinkscope.decoding.parallel import check_parallel, confident, later_option
+from sinkscope.decoding.parallel import OwnPace, check_parallel
 from sinkscope.decoding.step import Request, Step, Wanted
 from sinkscope.models.llada import EOT
 from sinkscope.models.model import Model
@@ -28,48 +28,35 @@ class LladaLoop(Loop["BlockDecoding"]):
     """The algorithm: every step predicts, scores, chooses and writes.
 
     Attributes:
-        given: Bool [B, S]: what is no mask from the beginning.
+        given: Bool [B, S]: what is no mask from the beginning. columns: Long [S]: their numbers.
+        exact: confidence is computed in float64 instead of the logits' dtype.
+        ends: the end-of-text and end-of-turn ids that options act on.
     """
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    exact: ClassVar[bool] = False
+
+    def __init__(self, options: BlockDecoding, engine: Engine) -> None:
+        super().__init__(options, engine)
+        self.ends = options.end_ids(self.model)  # an option that names a missing id is refused before the first step
+
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         self.given = self.x != self.engine.mask_id
         self.columns = torch.arange(self.x.shape[1], device=self.x.device)
-        self.options.end_ids(self.model)  # an option that names a missing id is refused before the first step
 
     def run(self) -> Iterator[Step]:
-        """Block by block, so many masks in each step, or as many as the model is sure of."""
+        """Block by block, so many masks in each step."""
         options = self.options
-        if options.own_pace:
-            yield from self.paced()
-            return
         for block in range(options.length // options.block):
             end = self.prompt + (block + 1) * options.block
             # A block is all masks until its turn, so that nothing has to be counted.
             for count in even_plan(options.block, options.steps_per_block):
                 yield self.step(end, [count] * len(self.x))
-            alive = options.still_alive(self.alive, self.x[:, end - 1], self.per_row)
-            if alive is not self.alive and not bool(alive.any()):
-                return
-            self.alive = alive
-
-    def paced(self) -> Iterator[Step]:
-        """Every row at its own pace, or all together; a block has at most one step for each of its tokens."""
-        size, x = self.options.block, self.x
-        block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
-        last = self.options.length // size - 1
-        while bool(self.alive.any()):
-            start = self.prompt + block.clamp(max=last)[:, None] * size
-            end = start + size
-            together = bool((end == end[0]).all())
-            yield self.step(int(end[0]) if together else end, [1] * len(x))
-            age += 1
-            left = (self.x == self.engine.mask_id) & (self.columns >= start) & (self.columns < end)
-            done = ~left.any(1) | (age >= size)
-            done = done if self.per_row else done.all().expand_as(done)
-            going = self.options.still_alive(self.alive, self.x.gather(1, end - 1)[:, 0], self.per_row)
-            self.alive = torch.where(done, going & (block < last), self.alive)
-            block, age = block + done.long(), age.masked_fill(done, 0)
+            ended = self.ended(self.x[:, end - 1])
+            if ended is not None:
+                self.alive = self.alive & ~ended
+                if not bool(self.alive.any()):
+                    return
 
     def step(self, end: int | Tensor, counts: list[int]) -> Step:
         """One step, in which each row decides so many masks before the column `end`, of all rows or of each [B, 1]."""
@@ -78,8 +65,7 @@ class LladaLoop(Loop["BlockDecoding"]):
         selectable = (self.x == self.engine.mask_id) & (self.columns < end)
         masks = MaskedStep(self.engine, self.x, selectable)
         confidence = masks.look(self.score, *self.predict(selectable, end))
-        chosen, ties = self.options.pick(confidence, counts)
-        step = masks.write(chosen, ties, self.alive)
+        step = masks.write(*self.choose(confidence, counts), self.alive)
         self.x = step.after
         return step
 
@@ -97,7 +83,7 @@ class LladaLoop(Loop["BlockDecoding"]):
             return Wanted(inside | selectable, selectable, start)
 
         tells = partial(wanted, end - options.block) if isinstance(end, int) else None
-        hidden, twin = options.forward(self.engine, self.x, self.given, self.alive, tells)
+        hidden, twin = self.forward(Request(self.x, self.alive, wanted=tells), self.given)
         noise = chances = None
         if options.temperature > 0 and streams is not None:
             noise = streams.uniform((*shape, self.model.shape.vocabulary), torch.float64)
@@ -109,8 +95,72 @@ class LladaLoop(Loop["BlockDecoding"]):
         self, hidden: Tensor, twin: Tensor | None, noise: Tensor | None, chances: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Candidates Long [N] and confidence Float [N] of some positions, from what `predict` gives of them."""
-        candidate, confidence = self.options.candidates(self.model, self.options.guide(self.model, hidden, twin), noise)
+        candidate, confidence = self.candidates(self.guided(hidden, twin), noise)
         return candidate, confidence if chances is None else chances
+
+    def candidates(self, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The token each position would take, and the probability the model gives it.
+
+        Args:
+            logits: Float [N, V]; changed in place where an option says so, as the official code does.
+            noise: Float64 [N, V] in [0, 1), or None at temperature 0.
+
+        Returns:
+            Long [N] and Float [N].
+        """
+        options, (eos, eot) = self.options, self.ends
+        if options.logits_eos_inf:
+            logits[:, eos] = float("-inf")
+        if noise is None:
+            candidate = logits.argmax(-1)
+        else:
+            candidate = (logits.double().exp() / (-noise.log()) ** options.temperature).argmax(-1)
+        if options.confidence_eos_eot_inf:
+            logits[:, eot] = float("-inf")
+            if noise is None:  # officially cleared in the noisy copy, which at temperature 0 is the logits themselves
+                logits[:, eos] = float("-inf")
+        if options.remasking == "random":
+            return candidate, torch.zeros(len(candidate), device=logits.device)
+        return candidate, chance((logits.double() if self.exact else logits).softmax(-1), candidate)
+
+    def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """The positions that a step decides, Bool [B, S], and ties Long [B], by Float [B, S], −inf outside."""
+        return select(confidence, counts)
+
+    def ended(self, last: Tensor) -> Tensor | None:
+        """Bool [B]: the rows that end with a block whose last tokens are Long [B]; None: none can."""
+        return None
+
+    def forward(self, request: Request, given: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Hidden states [B, S, width] of a state, and of its twin under guidance, in which nothing is given (Bool [B, S])."""
+        if not self.options.guided:
+            return self.engine.forward(request), None
+        other = torch.where(given, self.engine.mask_id, request.ids)
+        hidden, twin = self.engine.forward(replace(request, twin=(other, self.engine.real), wanted=None)).chunk(2)
+        return hidden, twin
+
+    def guided(self, hidden: Tensor, twin: Tensor | None) -> Tensor:
+        """Logits [N, V] of hidden states [N, width], guidance applied."""
+        logits = self.model.head(hidden)
+        if twin is None:
+            return logits
+        other = self.model.head(twin)
+        return other + (self.options.cfg + 1) * (logits - other)
+
+    def predictions(self, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
+        hidden, twin = self.forward(Request(x), given)
+        return self.guided(hidden[masked], None if twin is None else twin[masked])
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """As in the loop at temperature 0; with random remasking the largest probability."""
+        candidate, confidence = self.candidates(logits.clone(), None)
+        if self.options.remasking == "random":
+            confidence = logits.softmax(-1).amax(-1)
+        return candidate, confidence.double()
+
+
+class PacedLlada(OwnPace, LladaLoop):
+    """The loop in which the model's confidence decides how many masks a step writes."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +193,8 @@ class BlockDecoding(Decoding):
 
     brief: ClassVar[Mapping[str, Any]] = {"length": 64, "steps": 32, "block": 32}
     whole_blocks: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
-    """Whether confidence is computed in float64 instead of the logits' dtype."""
-    loop: ClassVar[type[LladaLoop]] = LladaLoop
+    logits_eos_inf: ClassVar[bool] = False
+    confidence_eos_eot_inf: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", self.length if self.steps is None else self.steps)
@@ -169,73 +218,17 @@ class BlockDecoding(Decoding):
         """Steps of one block."""
         return self.steps // (self.length // self.block)
 
-    def forward(
-        self, engine: Engine, x: Tensor, given: Tensor, alive: Tensor | None, wanted: Callable[[], Wanted] | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Hidden states [B, S, width] of a state, and of its unconditional twin under guidance."""
-        if not self.guided:
-            return engine.forward(Request(x, alive, wanted=wanted)), None
-        other = torch.where(given, engine.mask_id, x)
-        hidden, twin = engine.forward(Request(x, alive, twin=(other, engine.real))).chunk(2)
-        return hidden, twin
-
-    def pick(self, scores: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-        """The positions that a step decides, Bool [B, S], and ties Long [B]; scores: Float [B, S], −inf outside; see `select`."""
-        return confident(scores, self.threshold, self.factor) if self.own_pace else select(scores, counts)
-
-    def guide(self, model: Model, hidden: Tensor, twin: Tensor | None) -> Tensor:
-        """Logits [N, V] of hidden states [N, width], guidance applied."""
-        logits = model.head(hidden)
-        if twin is None:
-            return logits
-        other = model.head(twin)
-        return other + (self.cfg + 1) * (logits - other)
-
-    def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The token each position would take, and the probability the model gives it.
-
-        Args:
-            logits: Float [N, V]; changed in place where an option says so, as the official code does.
-            noise: Float64 [N, V] in [0, 1), or None at temperature 0.
-
-        Returns:
-            Long [N] and Float [N].
-        """
-        if noise is None:
-            candidate = logits.argmax(-1)
-        else:
-            candidate = (logits.double().exp() / (-noise.log()) ** self.temperature).argmax(-1)
-        self.limit_confidence(model, logits, noise is not None)
-        if self.remasking == "random":
-            return candidate, torch.zeros(len(candidate), device=logits.device)
-        probabilities = (logits.double() if self.exact else logits).softmax(-1)
-        return candidate, chance(probabilities, candidate)
-
-    def limit_confidence(self, model: Model, logits: Tensor, noisy: bool) -> None:
-        """Change logits [N, V] in place between the choice of candidates and their confidence; here nothing."""
+    @property
+    def loop(self) -> type[LladaLoop]:
+        return PacedLlada if self.own_pace else LladaLoop
 
     def end_ids(self, model: Model) -> tuple[int | None, int | None]:
         """The end-of-text and end-of-turn ids that the options act on."""
         return None, None
 
-    def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
-        """Bool [B]: rows that go on after a block whose last tokens are `last` [B]; `alive` itself if none can end."""
-        return alive
-
     def reachable(self, x: Tensor, prompt: int, step: int) -> Tensor:
         end = prompt + (step // self.steps_per_block + 1) * self.block
         return torch.arange(x.shape[1], device=x.device)[None] < end
-
-    def predictions(self, engine: Engine, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
-        hidden, twin = self.forward(engine, x, given, None)
-        return self.guide(engine.model, hidden[masked], None if twin is None else twin[masked])
-
-    def best(self, model: Model, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """As in the loop at temperature 0; with random remasking the largest probability."""
-        candidate, confidence = self.candidates(model, logits.clone(), None)
-        if self.remasking == "random":
-            confidence = logits.softmax(-1).amax(-1)
-        return candidate, confidence.double()
 
 
 @DECODINGS.add
@@ -254,26 +247,13 @@ class LladaDecoding(BlockDecoding):
     ('He has 6*6=36 seeds.\\nThen 36', 16)
     """
 
-    logits_eos_inf: bool = False
-    confidence_eos_eot_inf: bool = False
+    logits_eos_inf: bool = False  # type: ignore[misc]
+    confidence_eos_eot_inf: bool = False  # type: ignore[misc]
     eot_id: int | None = None
 
     kind: ClassVar[str] = "llada"
     families: ClassVar[tuple[str, ...]] = ("llada", "llada_moe", "masked")
     reusable: ClassVar[bool] = True
-
-    def candidates(self, model: Model, logits: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.logits_eos_inf:
-            logits[:, self.end_ids(model)[0]] = float("-inf")
-        return super().candidates(model, logits, noise)
-
-    def limit_confidence(self, model: Model, logits: Tensor, noisy: bool) -> None:
-        """Officially the end-of-text column is cleared in the noisy copy, which at temperature 0 is the logits themselves."""
-        if self.confidence_eos_eot_inf:
-            eos, eot = self.end_ids(model)
-            if not noisy:
-                logits[:, eos] = float("-inf")
-            logits[:, eot] = float("-inf")
 
     def end_ids(self, model: Model) -> tuple[int | None, int | None]:
         """The ids that the switches act on; they must exist when a switch is on."""
@@ -290,6 +270,24 @@ class LladaDecoding(BlockDecoding):
                 "give eot_id"
             )
         return eos, eot
+
+
+class MmadaLoop(LladaLoop):
+    """LLaDA's loop of February 2025, confidence in float64."""
+
+    options: MmadaDecoding
+    exact: ClassVar[bool] = True
+
+    def ended(self, last: Tensor) -> Tensor | None:
+        """Rows end where a block ends in stop_at: each by itself, or all when all agree."""
+        if self.options.stop_at is None:
+            return None
+        ended = last == self.options.stop_at
+        return ended if self.per_row else ended.all().expand_as(ended)
+
+
+class PacedMmada(OwnPace, MmadaLoop):
+    """The same at the pace of the model's confidence."""
 
 
 @DECODINGS.add
@@ -313,20 +311,20 @@ class MmadaDecoding(BlockDecoding):
     kind: ClassVar[str] = "mmada"
     families: ClassVar[tuple[str, ...]] = ("mmada",)
     reusable: ClassVar[bool] = True
-    exact: ClassVar[bool] = True
 
-    def still_alive(self, alive: Tensor, last: Tensor, per_row: bool) -> Tensor:
-        """Rows end where a block ends in stop_at: each by itself, or all when all agree."""
-        if self.stop_at is None:
-            return alive
-        ended = last == self.stop_at
-        return alive & ~ended if per_row else alive & ~ended.all()
+    @property
+    def loop(self) -> type[LladaLoop]:
+        return PacedMmada if self.own_pace else MmadaLoop
 
     def alive(self, model: Model, x: Tensor, prompt: int, step: int, per_row: bool) -> Tensor:
-        alive = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        for block in range(step // self.steps_per_block if per_row else 0):
-            alive = self.still_alive(alive, x[:, prompt + (block + 1) * self.block - 1], per_row)
-        return alive
+        """Rows none of whose finished blocks ends in stop_at."""
+        finished = step // self.steps_per_block * self.block
+        lasts = x[:, prompt + self.block - 1 : prompt + finished : self.block]
+        return (
+            (lasts != self.stop_at).all(1)
+            if per_row and self.stop_at is not None
+            else super().alive(model, x, prompt, step, per_row)
+        )
 
 
 def _check_blocks(length: int, steps: int, block: int) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, even_plan
 from sinkscope.decoding.blocks import BlockLoop, draw, top_k_of, top_p_of, transferred
-from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import Request, Step
 from sinkscope.models.model import Model
 
@@ -72,6 +71,10 @@ class Llada2Loop(BlockLoop["Llada2Decoding"]):
     def ended(self, answer: Tensor) -> Tensor:
         """Bool [B]: rows that end with their answers Long [B, n]."""
         return (answer == _end_id(self.model)).any(1)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
+        return self.engine.forward(Request(x, active=x.shape[1], block=self.options.block))
 
 
 class EditingLoop(Llada2Loop):
@@ -168,10 +171,6 @@ class Llada2Decoding(BlockwiseDecoding):
     def max_steps(self) -> int:
         usual = self.block + self.max_post_steps if self.edits else self.block_steps
         return usual * self.blocks
-
-    def hidden(self, engine: Engine, x: Tensor) -> Tensor:
-        """With attention in blocks, as in every step; a plain forward of these models would look at everything."""
-        return engine.forward(Request(x, active=x.shape[1], block=self.block))
 
     def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
         """The answers, each up to its first end token, as `generate` returns them; of a batch the canvas, as the sampler."""

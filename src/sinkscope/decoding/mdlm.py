@@ -23,8 +23,8 @@ class MdlmLoop(LladaLoop):
 
     options: MdlmDecoding
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         self.given &= self.columns < self.lengths + self.options.length
 
     def first_state(self, ids: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ class NemotronLoop(BlockLoop["NemotronDecoding"]):
 
     grows: ClassVar[bool] = True
 
-    def __init__(self, *group: Any) -> None:
-        super().__init__(*group)
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
         ends = end_ids(self.options.eos, self.model)
         self.ends = torch.tensor(ends, dtype=torch.long, device=self.x.device)
         hidden = self.blocks.prefill(self.x, self.prompt, needed=self.options.causal_context)

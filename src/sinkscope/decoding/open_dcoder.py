@@ -15,7 +15,6 @@ from torch import Tensor
 from sinkscope.decoding.base import CHECKS, DECODINGS, select
 from sinkscope.decoding.dream import DreamDecoding, DreamLoop, spread_out
 from sinkscope.decoding.step import Request, Step, step_of
-from sinkscope.decoding.streams import Streams
 
 EPS = 1e-3
 """Where the time schedule ends."""
@@ -34,13 +33,18 @@ class OpenDcoderLoop(DreamLoop):
             self.alive = torch.ones_like(self.alive)
         return going
 
-    def step(self, number: int, part: Tensor, last: bool) -> Step:
+    def begin(self, *group: Any) -> None:
+        super().begin(*group)
+        self.given, self.number = self.x != self.engine.mask_id, 0
+
+    def step(self, part: Tensor, last: bool) -> Step:
         """As Dream's, or of p2."""
-        if number == 0:
-            self.given = ~self.masked
-        if self.options.algorithm == "p2":
-            return self.taking_back((number + 1) / self.options.steps)
-        return super().step(number, part, last)
+        self.number += 1
+        return (
+            self.taking_back(self.number / self.options.steps)
+            if self.options.algorithm == "p2"
+            else super().step(part, last)
+        )
 
     def counts(self, part: Tensor, last: bool) -> list[int]:
         """A part of each row's own masks."""
@@ -53,8 +57,8 @@ class OpenDcoderLoop(DreamLoop):
         hidden = self.engine.forward(Request(x))
         before = torch.cat([hidden[:, :1], hidden[:, :-1]], 1).flatten(0, 1)
         # One draw for every position, the prompt's too, as the official random stream has it.
-        logits, everywhere = self.engine.model.head(before), torch.ones_like(given)
-        candidate, confidence = self.options.sample(logits, self.streams, everywhere)
+        logits, everywhere = self.model.head(before), torch.ones_like(given)
+        candidate, confidence = self.sample(logits, everywhere)
         candidate, confidence = candidate.view(x.shape), confidence.view(x.shape)
         scores = confidence.masked_fill(given, float("inf"))
         free = (~given).sum(1)
@@ -66,6 +70,28 @@ class OpenDcoderLoop(DreamLoop):
         after = torch.where(again, mask_id, after)
         tokens, seen = spread_out(x, masked, candidate[masked], confidence[masked])
         return step_of(x, after, self.alive, mask_id, confidence=seen, candidate=tokens)
+
+    def sample(self, logits: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
+        """As Dream's; confidence in the dtype of the logits, but for p2."""
+        candidate, confidence = super().sample(logits, where)
+        return candidate, confidence if self.options.algorithm == "p2" else confidence.to(logits.dtype)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """As Dream's, but the softmax is in float32."""
+        return self.truncated(logits).float().softmax(-1)
+
+    def negative_entropy(self, spread: Tensor) -> Tensor:
+        """Σ p log p of each row of Float [N, V], with another floor than Dream's."""
+        return (spread * spread.clamp(min=1e-10).log()).sum(-1)
+
+    def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
+        if not self.options.alg_temp or self.streams is None or not any(counts):
+            return select(confidence, counts)
+        shape, rows = (confidence.shape[0], confidence.shape[1]), [count > 0 for count in counts]
+        noise = self.streams.uniform(shape, confidence.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
+        chosen, _ = select(confidence / self.options.alg_temp - (-noise.log()).log(), counts)
+        return chosen, torch.zeros(len(confidence), dtype=torch.long)
 
 
 @DECODINGS.add
@@ -99,25 +125,3 @@ class OpenDcoderDecoding(DreamDecoding):
     def edits(self) -> bool:
         """With p2 tokens may become masks again."""
         return self.algorithm == "p2"
-
-    def sample(self, logits: Tensor, streams: Streams | None, where: Tensor) -> tuple[Tensor, Tensor]:
-        """As Dream's; confidence in the dtype of the logits, but for p2."""
-        candidate, confidence = super().sample(logits, streams, where)
-        return candidate, confidence if self.algorithm == "p2" else confidence.to(logits.dtype)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """As Dream's, but the softmax is in float32."""
-        return self.truncated(logits).float().softmax(-1)
-
-    def negative_entropy(self, spread: Tensor) -> Tensor:
-        """Σ p log p of each row of Float [N, V], with another floor than Dream's."""
-        return (spread * spread.clamp(min=1e-10).log()).sum(-1)
-
-    def choose(self, scores: Tensor, counts: list[int], streams: Streams | None) -> tuple[Tensor, Tensor]:
-        """From the top of confidence, or of confidence / alg_temp with Gumbel noise."""
-        if not self.alg_temp or streams is None or not any(counts):
-            return select(scores, counts)
-        shape, rows = (scores.shape[0], scores.shape[1]), [count > 0 for count in counts]
-        noise = streams.uniform(shape, scores.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
-        chosen, _ = select(scores / self.alg_temp - (-noise.log()).log(), counts)
-        return chosen, torch.zeros(len(scores), dtype=torch.long)

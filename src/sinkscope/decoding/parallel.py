@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sinkscope.base.checks import at_least, share
 from sinkscope.base.errors import InputError
+from sinkscope.decoding.step import Step
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.llada import LladaLoop
+else:
+    LladaLoop = object
 
 
-def later_option(default: Any = None) -> Any:
-    """A field that came after records were first written: its default is left out of JSON, so that those still match."""
-    return dataclasses.field(default=default, kw_only=True, metadata={"later": True})
+class OwnPace(LladaLoop):
+    """Beside LLaDA's loop or one that derives from it: every row goes at its own pace, or all together."""
+
+    def run(self) -> Iterator[Step]:
+        """Step by step; a block has at most one step for each of its tokens."""
+        size, x = self.options.block, self.x
+        block, age = (torch.zeros(len(x), dtype=torch.long, device=x.device) for _ in range(2))
+        last = self.options.length // size - 1
+        while bool(self.alive.any()):
+            start = self.prompt + block.clamp(max=last)[:, None] * size
+            end = start + size
+            together = bool((end == end[0]).all())
+            yield self.step(int(end[0]) if together else end, [1] * len(x))
+            age += 1
+            left = (self.x == self.engine.mask_id) & (self.columns >= start) & (self.columns < end)
+            done = ~left.any(1) | (age >= size)
+            done = done if self.per_row else done.all().expand_as(done)
+            going, ended = block < last, self.ended(self.x.gather(1, end - 1)[:, 0])
+            if ended is not None:
+                going = going & ~ended
+            self.alive = self.alive & (going | ~done)
+            block, age = block + done.long(), age.masked_fill(done, 0)
+
+    def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+        """As many as the model is sure of."""
+        return confident(confidence, self.options.threshold, self.options.factor)
 
 
 def check_parallel(threshold: object, factor: object, length: int, steps: int, confidence: str | None = None) -> None:

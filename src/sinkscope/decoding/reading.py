@@ -19,8 +19,7 @@ from torch import Tensor
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, default_decoding
-from sinkscope.decoding.causal import next_logits
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.causal import newest
 from sinkscope.decoding.step import NO_MASK, Request, Step, step_of
 from sinkscope.models.family import FAMILIES
 from sinkscope.models.model import Model
@@ -35,8 +34,23 @@ class OneStep(Loop["GivenText"]):
         return ids
 
     def run(self) -> Iterator[Step]:
-        self.options.read(self.engine, self.x)
+        self.engine.forward(self.request())
         yield step_of(self.x, self.x, self.alive, NO_MASK)
+
+    def request(self) -> Request:
+        """The one forward."""
+        causal, columns = self.model.spec.causal, self.x.shape[1]
+        return newest(self.x, columns, 0, self.model.new_cache()) if causal else Request(self.x)
+
+
+class OneStepInBlocks(OneStep):
+    """The same where attention stands in blocks."""
+
+    options: GivenBlocks
+
+    def request(self) -> Request:
+        columns, block = self.x.shape[1], self.options.block
+        return Request(self.x, queries=slice(0, columns), active=(columns - 1) % block + 1, block=block)
 
 
 @DECODINGS.add
@@ -62,13 +76,6 @@ class GivenText(Decoding):
         """All families whose attention does not stand in blocks."""
         return family in FAMILIES and not FAMILIES[family].blocks
 
-    def read(self, engine: Engine, ids: Tensor) -> None:
-        """The one forward of Long [B, S]."""
-        if engine.model.spec.causal:
-            next_logits(engine, ids, ids.shape[1], 0, engine.model.new_cache())
-        else:
-            engine.forward(Request(ids))
-
 
 @DECODINGS.add
 @dataclass(frozen=True)
@@ -84,15 +91,12 @@ class GivenBlocks(GivenText):
     kind: ClassVar[str] = "given-blocks"
     families: ClassVar[tuple[str, ...]] = ("llada2", "sdar", "fast_dllm_v2")
     cached: ClassVar[bool | None] = False
+    loop: ClassVar[type[OneStep]] = OneStepInBlocks
 
     @classmethod
     def fits(cls, family: str) -> bool:
         """All families whose attention stands in blocks."""
         return family in FAMILIES and FAMILIES[family].blocks
-
-    def read(self, engine: Engine, ids: Tensor) -> None:
-        active = (ids.shape[1] - 1) % self.block + 1
-        engine.forward(Request(ids, queries=slice(0, ids.shape[1]), active=active, block=self.block))
 
 
 def given_text(model: Model) -> Decoding:

@@ -152,12 +152,12 @@ def _plan(
     # A policy must leave keys in every row, so it is checked against the shortest.
     shape, shortest = model.shape, min(batch.lengths) + decoding.new_tokens
     kind, learned = decoding.attention_kind(model), model.has_learned_sinks
-    checked = None
-    if policy is not None:
-        checked = check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
+    checked = None if policy is None else check_policy(policy, shape.layers, shortest, kind, shape.heads, learned)
     _check_length(model, batch, decoding)
-    cached, apart = bool(decoding.cached) if cache is None else cache, any(extra.apart(decoding) for extra in acting)
-    return Plan(model, batch, decoding, seed, twin, checked, cached, apart)
+    return Plan(
+        model=model, batch=batch, decoding=decoding, seed=seed, twin=twin, policy=checked,
+        cached=bool(decoding.cached) if cache is None else cache, apart=any(extra.apart(decoding) for extra in acting),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

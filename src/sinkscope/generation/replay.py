@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,8 @@ from torch import Tensor
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
-from sinkscope.decoding.base import Decoding, select
-from sinkscope.decoding.causal import next_logits
-from sinkscope.decoding.engine import Engine
+from sinkscope.decoding.base import Decoding, Loop, select
+from sinkscope.decoding.causal import newest
 from sinkscope.decoding.groups import Plan
 from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import Run
@@ -123,67 +123,65 @@ def replay(model: Model, run: Run, policy: Policy | str) -> Replay:
     shortest, learned = min(batch.lengths) + columns - run.prompt, model.has_learned_sinks
     kind = model.attention_kind
     checked = check_policy(as_policy(policy), shape.layers, shortest, kind, shape.heads, learned)
-    plan = Plan(model, batch, decoding, run.seed, policy=checked)
+    plan = Plan(model=model, batch=batch, decoding=decoding, seed=run.seed, policy=checked)
     arrays = _blank(len(prompts), len(run), columns)
     for rows in plan.groups():
         end = columns if rows.end is None else rows.end + decoding.new_tokens
         states = run.states[:, rows.rows, rows.offset : end].to(model.device)
         # Two engines: the policy's scores of the previous step must come from its own forwards.
         with replace(plan, policy=None).engine(rows) as plain, plan.engine(rows) as masked:
-            pair = _Pair(plain, masked, decoding, plan.ids(rows).shape[1], rows.per_row)
+            pair = _Pair(decoding.on(plain), decoding.on(masked), decoding, plan.ids(rows).shape[1], rows.per_row)
             for step, compared in enumerate(pair.compare(states)):
                 for name, value in compared.items():
                     # Values of positions lie at their group's offset, as groups differ in length; others are one of each row.
-                    if value.ndim == 2:
-                        arrays[name][rows.rows, step, rows.offset : rows.offset + value.shape[1]] = value
-                    else:
-                        arrays[name][rows.rows, step] = value
+                    columns_here = (slice(rows.offset, rows.offset + value.shape[1]),) if value.ndim == 2 else ()
+                    arrays[name][(rows.rows, step, *columns_here)] = value
     return Replay(arrays, str(as_policy(policy)), model.source, decoding)
 
 
 def _blank(rows: int, steps: int, columns: int) -> dict[str, np.ndarray[Any, Any]]:
-    nan = np.full((rows, steps, columns), np.nan, dtype=np.float32)
-    no = np.zeros((rows, steps, columns), dtype=bool)
-    arrays: dict[str, np.ndarray[Any, Any]] = {name: nan.copy() for name in ("kl", "confidence", "confidence_change")}
-    arrays |= {name: no.copy() for name in ("flipped", "selected", "selected_with")}
-    arrays |= {name: nan[..., 0].copy() for name in ("changed", *MASK)}
-    return arrays
+    shape = rows, steps, columns
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        name: np.full(shape, np.nan, dtype=np.float32) for name in ("kl", "confidence", "confidence_change")
+    }
+    arrays |= {name: np.zeros(shape, dtype=bool) for name in ("flipped", "selected", "selected_with")}
+    return arrays | {name: np.full(shape[:2], np.nan, dtype=np.float32) for name in ("changed", *MASK)}
 
 
 @dataclass
 class _Pair:
     """The same state with and without the policy; per_row: every row ends by itself, whatever the others do."""
 
-    plain: Engine
-    masked: Engine
+    plain: Loop[Any]
+    masked: Loop[Any]
     decoding: Decoding
     prompt: int
     per_row: bool
 
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Yield the arrays [B, S] and [B] of each step."""
-        caches = self.plain.model.new_cache(), self.masked.model.new_cache()
-        written = states[0] >= 0 if self.decoding.causal else states[0] != self.plain.mask_id
-        for step in range(len(states) - 1):
-            x = states[step]
-            alive = self.decoding.alive(self.plain.model, x, self.prompt, step, self.per_row)
-            if self.decoding.causal:
+        model, loops = self.plain.model, (self.plain, self.masked)
+        caches, mask_id = (
+            [model.new_cache() for _ in loops],
+            None if self.decoding.causal else self.plain.engine.mask_id,
+        )
+        for step, (x, after) in enumerate(pairwise(states)):
+            alive = self.decoding.alive(model, x, self.prompt, step, self.per_row)
+            if mask_id is None:
                 column = self.prompt + step
                 where = torch.zeros_like(x, dtype=torch.bool)
                 where[:, column] = alive
                 selectable, count = where, alive.long().tolist()
                 fed = 0 if step == 0 else column - 1
                 plain, masked = (
-                    next_logits(engine, x, column, fed, cache)[alive]
-                    for engine, cache in zip((self.plain, self.masked), caches, strict=True)
+                    loop.engine.forward(newest(x, column, fed, cache))[alive]
+                    for loop, cache in zip(loops, caches, strict=True)
                 )
             else:
-                where = (x == self.plain.mask_id) & alive[:, None]
+                where = (x == mask_id) & alive[:, None]
                 selectable = where & self.decoding.reachable(x, self.prompt, step)
-                count = ((states[step + 1] != x) & where).sum(1).tolist()
-                plain, masked = (
-                    self.decoding.predictions(engine, x, written, where) for engine in (self.plain, self.masked)
-                )
+                count = ((after != x) & where).sum(1).tolist()
+                plain, masked = (loop.predictions(x, states[0] != mask_id, where) for loop in loops)
             yield self._differences(plain, masked, where, selectable, count, alive)
 
     def _differences(
@@ -191,28 +189,22 @@ class _Pair:
     ) -> dict[str, np.ndarray[Any, Any]]:
         before, after = one.double().log_softmax(-1), two.double().log_softmax(-1)
         kl = (before.exp() * (before - after)).nan_to_num(0.0).sum(-1).clamp(min=0.0)
-        best, confidence = self.decoding.best(self.plain.model, one)
-        other, changed_confidence = self.decoding.best(self.plain.model, two)
-        placed = {
-            "kl": _placed(kl, where),
-            "confidence": _placed(confidence, where),
-            "confidence_change": _placed(changed_confidence - confidence, where),
-            "flipped": _placed(best != other, where),
-        }
+        (best, confidence), (other, changed) = self.plain.best(one), self.plain.best(two)
+        placed = {"kl": kl, "confidence": confidence, "confidence_change": changed - confidence}
+        arrays = {name: _placed(values, where).float().cpu().numpy() for name, values in placed.items()}
         chosen, chosen_with = (
             select(_placed(values, where).masked_fill(~selectable, float("-inf")), count)[0] & selectable
-            for values in (confidence, changed_confidence)
+            for values in (confidence, changed)
         )
-        arrays = {name: value.float().cpu().numpy() for name, value in placed.items() if name != "flipped"}
-        arrays["flipped"] = (placed["flipped"] == 1).cpu().numpy()
-        arrays["selected"], arrays["selected_with"] = chosen.cpu().numpy(), chosen_with.cpu().numpy()
+        flipped = _placed(best != other, where) == 1
+        truths = {"flipped": flipped, "selected": chosen, "selected_with": chosen_with}
+        arrays |= {name: truth.cpu().numpy() for name, truth in truths.items()}
         lost = (chosen & ~chosen_with).sum(1) / chosen.sum(1)
-        arrays["changed"] = lost.float().cpu().numpy()
-        return {**arrays, **self._account(~alive.cpu().numpy())}
+        return {**arrays, "changed": lost.float().cpu().numpy(), **self._account(~alive.cpu().numpy())}
 
     def _account(self, ended: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
         """What the policy did in each row, over layers and heads: Float32 [B] each, NaN where there is nothing to count."""
-        account = self.masked.account
+        account = self.masked.engine.account
         shares = np.full((len(MASK), len(ended)), np.nan, dtype=np.float32)
         if account is None:
             shares[0] = 0.0  # a policy that never acts took nothing, of how many sinks was not looked at

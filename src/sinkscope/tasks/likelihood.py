@@ -25,7 +25,7 @@ from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
 from sinkscope.decoding import decoding_from_options, default_decoding, option_fields
 from sinkscope.decoding.base import select
-from sinkscope.decoding.causal import next_logits
+from sinkscope.decoding.causal import newest
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import accelerated
 from sinkscope.decoding.step import Request
@@ -96,7 +96,7 @@ def causal(model: Model, ids: Tensor, given: int, policy: Policy | None, keys: S
                 early = read(plain, begin - 1, begin - given)
             parts += [_nats(early[:, place], ids[:, given + place]) for place in range(begin - given)]
         for column in range(begin, length):
-            logits = next_logits(engine, ids, column, 0 if column == begin else column - 1, cache)
+            logits = engine.forward(newest(ids, column, 0 if column == begin else column - 1, cache))
             parts.append(_nats(logits, ids[:, column]))
         stacked = (torch.stack(part, 1) for part in zip(*parts, strict=True))
         return _counted(engine, int(engine.forwards) + (begin > given), *stacked)
@@ -114,10 +114,10 @@ def masked(model: Model, ids: Tensor, where: Tensor, given: int, policy: Policy 
     with _masking(model, ids, policy, keys, given) as engine:
         x = torch.where(where, engine.mask_id, ids)
         twice = engine.policy is not None and any(rule.waits for rule in engine.policy.rules)
-        decoding = default_decoding(model.family)
+        loop = default_decoding(model.family).on(engine)
         if twice:
-            decoding.hidden(engine, x)
-        logits = decoding.predictions(engine, x, ~where, where)
+            loop.hidden(x)
+        logits = loop.predictions(x, ~where, where)
         return _counted(engine, 2 if twice else 1, _nats(logits, ids[where])[0])
 
 
@@ -156,13 +156,14 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
     known = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
     with _masking(model, ids, policy, keys, given) as engine:
+        loop = decoding.on(engine)
         for step in range(steps):
             count = length // steps + (step < length % steps)
             # What was decided holds the true token, whatever the model would have written.
             x = torch.where(left, engine.mask_id, ids)
-            logits = decoding.predictions(engine, x, known, left)
+            logits = loop.predictions(x, known, left)
             confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
-            confidence[left] = decoding.best(model, logits)[1]
+            confidence[left] = loop.best(logits)[1]
             chosen, _ = select(confidence, [count] * rows)
             decided = chosen[left]
             values[chosen.cpu()], _ = _nats(logits[decided], ids[chosen])
