@@ -23,7 +23,7 @@ from tests.helpers import golden
 from tests.helpers.repeated import Played, at_once, played  # noqa: F401
 
 import sinkscope as ss
-from sinkscope.decoding import engine, groups
+from sinkscope.decoding import groups
 from sinkscope.decoding.step import Request
 from sinkscope.gpu import graphs, replay
 from sinkscope.gpu.state import State, put, saved
@@ -309,16 +309,17 @@ def test_the_switch_changes_nothing(
 
 
 def test_the_switch_asks_and_sends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With SINKSCOPE_FAST=0 nothing waits on streams of its own, and no thread delivers."""
+    """With SINKSCOPE_FAST=0 nothing is put around an engine, whose questions then wait on no stream of their own."""
 
-    def ask() -> bool:
-        return True
+    def wrapped() -> set[str]:
+        model = SimpleNamespace(network=torch.nn.Linear(1, 1), device=torch.device("cuda"), home=None)
+        engine: Any = SimpleNamespace(model=model, releases=[])
+        groups.accelerated(engine)
+        return vars(engine).keys() - {"model", "releases"}
 
-    device = torch.device("cuda")
-    assert groups.wraps(device)
+    assert wrapped() == {"run", "asked", "forward_while"}
     monkeypatch.setenv("SINKSCOPE_FAST", "0")
-    assert not groups.wraps(device)
-    assert engine.asked(ask, device) is ask
+    assert not wrapped()
 
 
 @dataclass

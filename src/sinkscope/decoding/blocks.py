@@ -7,16 +7,14 @@ prompt, "store" for a block that is finished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.base import Loop, Options, chance, select
-from sinkscope.decoding.engine import Engine
-from sinkscope.decoding.step import Request, Step, step_of
+from sinkscope.decoding.step import Loop, Options, Request, Step, chance, select, step_of
 from sinkscope.decoding.streams import Streams
 
 
@@ -62,102 +60,6 @@ def new_cache() -> Any:
     return BlockCache()
 
 
-class Blocks:
-    """The forwards of one block loop.
-
-    Args:
-        size: columns of a block.
-        reach: columns of the blocks that a denoising forward's attention stands in behind a cache; None: as large as `size`.
-        seen: gives what else a request says of what its queries see, where blocks are not counted from column 0.
-    """
-
-    def __init__(
-        self, engine: Engine, size: int, reach: int | None, seen: Callable[[Request], Mapping[str, Any]]
-    ) -> None:
-        self.engine, self.size, self.reach, self._seen = engine, size, reach or size, seen
-        self.cache: Any = new_cache() if engine.cached else None
-        self.stored = 0  # columns in the cache
-
-    def prefill(self, x: Tensor, end: int, needed: bool = False, **more: Any) -> Tensor | None:
-        """Put the first `end` columns, whole blocks of the prompt, into the cache; their last hidden states [B, end, width].
-
-        Args:
-            needed: the hidden states are wanted even where there is no cache. Else None comes where nothing ran.
-            more: of the request.
-        """
-        if end and (self.cache is not None or needed):
-            return self._store(Request(x, None, slice(0, end), kind="prefill", step=False, **more))
-        return None
-
-    def denoise(self, x: Tensor, end: int, alive: Tensor | None = None, size: int | None = None, **more: Any) -> Tensor:
-        """Last hidden states [B, size, width] of the active block, the last one before column `end`.
-
-        Args:
-            size: its columns, where it is shorter than others. more: of the request.
-        """
-        size = self.size if size is None else size
-        request = Request(x, alive, slice(self.stored, end), active=size, block=self.reach, **more)
-        return self._look(request)[:, -size:]
-
-    def store(
-        self, x: Tensor, end: int, alive: Tensor | None = None, needed: bool = False, step: bool = False, **more: Any
-    ) -> Tensor | None:  # fmt: skip
-        """Put the block before column `end`, which is finished, into the cache; its last hidden states [B, size, width].
-
-        Args:
-            needed, step: as in `prefill` and Request. more: of the request.
-        """
-        if self.cache is None and not needed:
-            return None
-        request = Request(x, alive, slice(self.stored, end), kind="store", step=step, **more)
-        return self._store(request)[:, -self.size :]
-
-    def refresh(self, x: Tensor, end: int, first: int | None, size: int, alive: Tensor | None) -> Tensor:
-        """A denoising forward over the active block's own cache, whose keys may be stale (Fast-dLLM's sub-block cache).
-
-        Args:
-            first: the column of the block from which `size` columns are computed again; None: the whole block is.
-
-        Returns:
-            Last hidden states [B, size, width], or of the whole block.
-        """
-        if first is None:
-            self.cache.block = {}
-            return self.denoise(x, end, alive)
-        start = end - self.size + first
-        self.cache.at = first
-        try:
-            return self._look(Request(x, alive, slice(start, start + size), end, active=size, block=None))
-        finally:
-            self.cache.at = None
-
-    @property
-    def kept(self) -> bool:
-        """Whether the cache holds keys and values of an active block, of this one or an earlier."""
-        return self.cache is not None and self.cache.block is not None
-
-    def forget(self) -> None:
-        """Drop those of the active block."""
-        if self.cache is not None:
-            self.cache.block = None
-
-    def _look(self, request: Request) -> Tensor:
-        """A forward that leaves nothing in the cache; without one, earlier blocks are computed again."""
-        if self.cache is None:
-            return self._forward(replace(request, block=self.size))
-        self.cache.stores = False
-        return self._forward(replace(request, cache=self.cache))
-
-    def _store(self, request: Request) -> Tensor:
-        """A forward that leaves its keys and values in the cache, where there is one."""
-        if self.cache is not None:
-            self.cache.stores, self.stored = True, request.queries.stop
-        return self._forward(replace(request, cache=self.cache, active=self.size, block=self.size))
-
-    def _forward(self, request: Request) -> Tensor:
-        return self.engine.forward(replace(request, **self._seen(request)))
-
-
 class BlockLoop(Loop[Options]):
     """Blocks from left to right, each in the order predict, score, choose, write; finished ones behind a cache.
 
@@ -165,7 +67,8 @@ class BlockLoop(Loop[Options]):
         first: the first column of the first block. behind: the column behind the last one.
         end: the column behind the active block. here: the columns that are decided now: the block, or some of it.
         staying: Bool [B]: rows that have not left the block.
-        reach: see `Blocks`.
+        cache: finished blocks, as far as column `stored`; None: they are computed again.
+        reach: columns of the blocks that a denoising forward's attention stands in behind a cache; None: as large as a block.
     """
 
     reach: ClassVar[int | None] = None
@@ -173,14 +76,15 @@ class BlockLoop(Loop[Options]):
     def begin(self, *group: Any) -> None:
         super().begin(*group)
         size = self.options.block
-        self.blocks = Blocks(self.engine, size, self.reach, self.seen)
         self.first = self.prompt // size * size if self.options.rounded else self.prompt
         self.behind = self.x.shape[1]
+        self.cache: Any = new_cache() if self.engine.cached else None
+        self.stored = 0
 
     def run(self) -> Iterator[Step]:
         """Block by block."""
         if self.options.rounded:  # other loops read their prompts with more in mind
-            self.blocks.prefill(self.x, self.first)
+            self.read(self.first)
         for start in range(self.first, self.behind, self.options.block):
             self.end = min(start + self.options.block, self.behind)
             self.here, self.staying = slice(start, self.end), self.alive
@@ -212,7 +116,7 @@ class BlockLoop(Loop[Options]):
 
     def predict(self, going: Tensor) -> Tensor:
         """Logits [B, n, V] of the block."""
-        return self.model.head(self.blocks.denoise(self.x, self.end, going))
+        return self.model.head(self.look(going))
 
     def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens Long [B, n] for all positions, masked or not, and the confidence in them."""
@@ -241,6 +145,57 @@ class BlockLoop(Loop[Options]):
     def close(self) -> Iterable[Step]:
         """Store the block, and say which rows go on; gives the steps that this takes."""
         return ()
+
+    # ---- forwards
+
+    def read(self, end: int, needed: bool = False) -> Tensor | None:
+        """Put the first `end` columns, whole blocks of the prompt, into the cache; their last hidden states [B, end, width].
+
+        Args:
+            needed: the hidden states are wanted even where there is no cache. Else None comes where nothing ran.
+        """
+        if end and (self.cache is not None or needed):
+            return self._keeping(Request(self.x, None, slice(0, end), kind="prefill", step=False))
+        return None
+
+    def look(self, going: Tensor, size: int | None = None, **more: Any) -> Tensor:
+        """Last hidden states [B, size, width] of the active block.
+
+        Args:
+            going: Bool [B]: the rows that take part. size: columns of the block, where it is shorter than others.
+            more: of the request.
+        """
+        size, reach = size or self.options.block, self.reach or self.options.block
+        request = Request(self.x, going, slice(self.stored, self.end), active=size, block=reach, **more)
+        return self.passing(request)[:, -size:]
+
+    def store(self, end: int, needed: bool = False, step: bool = False) -> Tensor | None:
+        """Put the block before column `end`, which is finished, into the cache; its last hidden states [B, size, width].
+
+        Args:
+            needed, step: as in `read` and Request.
+        """
+        if self.cache is None and not needed:
+            return None
+        request = Request(self.x, self.alive, slice(self.stored, end), kind="store", step=step)
+        return self._keeping(request)[:, -self.options.block :]
+
+    def passing(self, request: Request) -> Tensor:
+        """A forward that leaves nothing in the cache; without one, earlier blocks are computed again."""
+        if self.cache is None:
+            return self._forward(replace(request, block=self.options.block))
+        self.cache.stores = False
+        return self._forward(replace(request, cache=self.cache))
+
+    def _keeping(self, request: Request) -> Tensor:
+        """A forward that leaves its keys and values in the cache, where there is one."""
+        if self.cache is not None:
+            self.cache.stores, self.stored = True, request.queries.stop
+        size = self.options.block
+        return self._forward(replace(request, cache=self.cache, active=size, block=size))
+
+    def _forward(self, request: Request) -> Tensor:
+        return self.engine.forward(replace(request, **self.seen(request)))
 
     def seen(self, request: Request) -> Mapping[str, Any]:
         """What else a forward is to know of what its queries see, where blocks are not counted from column 0."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, end_ids
+from sinkscope.decoding.base import DECODINGS, Decoding, end_ids
 from sinkscope.decoding.blocks import placed, top_p_of
-from sinkscope.decoding.step import Request, Step
+from sinkscope.decoding.step import Loop, Request, Step, chance
 from sinkscope.decoding.streams import Streams
 from sinkscope.models.model import Model
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, chance, end_ids, later_option
+from sinkscope.decoding.base import DECODINGS, Decoding, end_ids, later_option
 from sinkscope.decoding.blocks import BlockLoop, draw, placed
-from sinkscope.decoding.step import Request, Step
+from sinkscope.decoding.step import Request, Step, chance
 from sinkscope.models.model import Model
 
 CANVAS = 256
@@ -55,10 +55,8 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
         """The prompts with the first canvas, which is drawn also where one is given."""
         x, drawn, start = super().first_state(ids), self.drawn(self.alive), self.options.start
         if start is not None:
-            canvases, rows = (
-                torch.tensor(start, device=ids.device).view(-1, self.options.block),
-                self.engine.prompts.rows,
-            )
+            canvases = torch.tensor(start, device=ids.device).view(-1, self.options.block)
+            rows = self.engine.prompts.rows
             if 1 < len(canvases) <= max(rows):
                 raise InputError(f"start holds {len(canvases)} canvases; give one for each row, or one for all")
             drawn = canvases[list(rows) if len(canvases) > 1 else [0] * len(rows)]
@@ -78,11 +76,8 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
 
     def denoise(self) -> Iterator[Step]:
         """The encoder reads what is new; then step after step, until all rows have stopped."""
-        options, start, end = self.options, self.here.start, self.end
-        if start == self.prompt:
-            self.blocks.prefill(self.x, start)
-        else:
-            self.blocks.store(self.x, start, self.alive)
+        options, start = self.options, self.here.start
+        (self.read if start == self.prompt else self.store)(start)
         self.likeliest, self.soft, self.stopped = self.x[:, self.here], None, ~self.alive
         self.noise = torch.ones_like(self.likeliest, dtype=torch.bool)
         self.history = self.likeliest.new_full((options.stability_threshold or 0, *self.likeliest.shape), -1)
@@ -90,7 +85,7 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
             # A row that runs by itself waits for the others once it has stopped.
             x, going = self.x, self.alive & ~self.stopped
             noise, drawing = placed(self.noise, x, start, False), going if self.alone else self.alive
-            logits = self.model.head(self.blocks.denoise(x, end, going, soft=self.soft, noise=noise))
+            logits = self.model.head(self.look(going, soft=self.soft, noise=noise))
             warm = self.warmed(logits, left)
             spread = warm.softmax(-1, dtype=torch.float32)
             tokens = draw(spread, self.streams, drawing)

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, chance, later_option, select, shifted
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, later_option
 from sinkscope.decoding.blocks import top_k_of, top_p_of
+from sinkscope.decoding.engine import MaskedStep
 from sinkscope.decoding.parallel import check_parallel, confident
-from sinkscope.decoding.step import Request, Step, Wanted, step_of
+from sinkscope.decoding.step import Loop, Request, Step, Wanted, chance, select, shifted, step_of
 
 
 class DreamLoop(Loop["DreamDecoding"]):
@@ -63,23 +64,20 @@ class DreamLoop(Loop["DreamDecoding"]):
         return (left if last else left * part).int().tolist()
 
     def by_confidence(self, counts: list[int]) -> Step:
-        """Candidates and confidence of all masks; the best ones are written."""
-        x, masked, mask_id = self.x, self.masked, self.engine.mask_id
-        candidate, confidence = self.sample(self.logits(), masked)
-        tokens, seen = spread_out(x, masked, candidate, confidence)
-        chosen, ties = self.choose(seen.masked_fill(~masked, float("-inf")), counts)
-        # A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
-        written = torch.where(masked, tokens, mask_id)
-        after = torch.where(chosen, written, x)
-        decided = chosen & (written != mask_id)
-        return Step(x, after, masked, seen, tokens, decided, ties, self.alive)
+        """Candidates and confidence of all masks; the best ones are written.
+
+        A batch mean can exceed a row's masks: the official loop then writes the mask token over other tokens.
+        """
+        masks = MaskedStep(self.engine, self.x, self.masked)
+        confidence = masks.look(self.score, self.predict())
+        return masks.write(*self.choose(confidence, counts), self.alive)
 
     def by_chance(self, part: Tensor, last: bool) -> Step:
         """Each masked position is decided with probability `part`; all of them in the last step."""
         x, masked, options, streams = self.x, self.masked, self.options, self.streams
         if streams is None:
             raise RuntimeError("the origin algorithm needs a random stream")
-        logits = self.logits()
+        logits = self.model.head(self.predict()[masked])
         chosen = torch.zeros_like(masked)
         chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
         confidence, candidate = self.probabilities(logits).max(-1)
@@ -90,8 +88,8 @@ class DreamLoop(Loop["DreamDecoding"]):
         after = torch.where(chosen, tokens, x)
         return step_of(x, after, self.alive, self.engine.mask_id, confidence=seen, candidate=tokens)
 
-    def logits(self) -> Tensor:
-        """Float [N, V]: what predicts the masked positions, which is read before them."""
+    def predict(self) -> Tensor:
+        """Float [B, S, width]: the hidden states that predict each position, which are read before it."""
         x, masked = self.x, self.masked
 
         def wanted() -> Wanted:
@@ -102,8 +100,11 @@ class DreamLoop(Loop["DreamDecoding"]):
             answer = (torch.arange(x.shape[1], device=x.device) >= start - 1).expand_as(x)
             return Wanted(answer | before | masked, before, start)
 
-        hidden = self.engine.forward(Request(x, self.alive, wanted=wanted))
-        return self.model.head(shifted(hidden, masked))
+        return shifted(self.engine.forward(Request(x, self.alive, wanted=wanted)))
+
+    def score(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Candidates Long [N] and confidence Float [N] of the masks, from hidden states [N, width]."""
+        return self.sample(self.model.head(hidden), self.masked)
 
     def sample(self, logits: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
         """A candidate for each row of logits [N, V], with the algorithm's confidence: Long [N], Float [N].
@@ -133,7 +134,7 @@ class DreamLoop(Loop["DreamDecoding"]):
             chosen = torch.zeros_like(confidence, dtype=torch.bool)
             for row, columns in enumerate(self.streams.some_without_replacement(spread, counts)):
                 chosen[row, columns] = True
-            return chosen, torch.zeros(len(confidence), dtype=torch.long)
+            return chosen, torch.zeros_like(chosen[:, 0], dtype=torch.long)
         return select(confidence, counts)
 
     def probabilities(self, logits: Tensor) -> Tensor:

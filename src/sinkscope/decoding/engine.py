@@ -1,7 +1,9 @@
 """The model as a generation loop sees it: forward passes under a policy and a recorder.
 
 A loop says what it needs in a `Request`; `Engine.forward` is the only way to the model. What makes forwards
-fast on a GPU, and what makes them approximate, wraps `Engine.run` from outside, and no loop knows of it.
+fast on a GPU, and what makes them approximate, wraps `Engine.run` from outside, and no loop knows of it. Outside of loops the
+network is run by `Model.logits` and `Model.attention`, by what looks into it (`inspection/observation.py`), and by what tries it
+out when it is loaded (`models/probe.py`, `models/selfcheck.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import torch
 from torch import Tensor
 
 from sinkscope.attention.context import ForwardContext
-from sinkscope.base.fast import fast
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Recorded, Request, Step, step_of
 from sinkscope.models.model import Model
 from sinkscope.policies.account import StepAccount
@@ -24,8 +25,9 @@ from sinkscope.policies.runtime import PolicyRuntime
 
 T = TypeVar("T")
 
-Run = Callable[[Request], Tensor]
+Ask = Callable[[], T]
 
+Run = Callable[[Request], Tensor]
 
 Aside = AbstractContextManager[Callable[[object], AbstractContextManager[None]] | None]
 """Where policy and recorder measure while the layers go on; on leaving, all is done (see `gpu.streams`)."""
@@ -44,6 +46,8 @@ class Engine:
         forwards: forward passes so far, one number for all rows or one each (a guided step counts two).
         account: what the policy did in the last forward. windowed: it masks all keys outside of a window.
         run: runs a request; wrappers take its place. notes: what they add to a step. releases: how they give back what they hold.
+        asked: gives a function that answers a question about tensors that are there now.
+        forward_while: the forward, if any row Bool [B] is alive, else None; alive None: there is nothing to ask.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Engine:
         self.padding = 0 if real is None else int((~real).sum(1).max())
         self._widest = 0  # of the blocks so far
         self.run: Run = self.plain
+        self.asked: Callable[[Ask[Any]], Ask[Any]] = lambda ask: ask
+        self.forward_while: Callable[[Tensor | None, Request], Tensor | None] = self._ask_first
         self.notes: list[Callable[[Step], Step]] = []
         self.releases: list[Callable[[], None]] = []
 
@@ -91,19 +97,8 @@ class Engine:
             self._read(request)
         return self.run(request)
 
-    def forward_while(self, alive: Tensor | None, request: Request) -> Tensor | None:
-        """The forward, if any row Bool [B] is alive; None: none is. alive None: there is nothing to ask.
-
-        A GPU is asked (see `asked`) while it runs the forward, which then may be one too many and counts for nothing: that is
-        cheaper than letting it wait for the host in every step.
-        """
-        if alive is None:
-            return self.forward(request)
-        going = asked(lambda: bool(alive.any()), alive.device)
-        if not alive.is_cuda and not going():
-            return None
-        output = self.forward(request)
-        return None if alive.is_cuda and not going() else output
+    def _ask_first(self, alive: Tensor | None, request: Request) -> Tensor | None:
+        return self.forward(request) if alive is None or bool(alive.any()) else None
 
     def plain(self, request: Request) -> Tensor:
         """Run a request as it is."""
@@ -213,18 +208,6 @@ class Engine:
         self.forwards = self.forwards + (1 if request.alive is None else request.alive.long())
 
 
-def asked(ask: Callable[[], T], device: torch.device) -> Callable[[], T]:
-    """A function that gives ask(), which looks at tensors that are there now and waits for its result.
-
-    On a GPU it does not wait for what is launched until it is called (see `gpu.streams.Question`).
-    """
-    if device.type != "cuda" or not fast(device):
-        return ask
-    from sinkscope.gpu.streams import Question
-
-    return Question(ask, device).answer
-
-
 Places = tuple[Tensor, ...]
 """Rows and columns of some positions, Long [N] each."""
 
@@ -253,7 +236,7 @@ class MaskedStep:
             rest = None if others is None else others.nonzero(as_tuple=True)
             return selectable.nonzero(as_tuple=True), rest
 
-        self._positions = asked(positions, x.device)
+        self._positions = engine.asked(positions)
 
     def look(self, score: Score, *frames: Tensor | None) -> Tensor:
         """The confidence of the selectable positions, Float [B, S], −inf elsewhere.
@@ -277,7 +260,9 @@ class MaskedStep:
     def write(self, chosen: Tensor, ties: Tensor, alive: Tensor) -> Step:
         """The step that writes the chosen positions Bool [B, S] of the rows Bool [B] that are alive."""
         x, tokens, chosen = self.x, self._tokens, chosen & alive[:, None]
-        after, decided = torch.where(chosen, tokens, x), chosen & (tokens != self.mask_id)
+        # What is no candidate, and yet chosen, becomes a mask.
+        written = tokens.masked_fill(tokens < 0, self.mask_id)
+        after, decided = torch.where(chosen, written, x), chosen & (written != self.mask_id)
         seen = self._scores.masked_fill(~self.selectable, float("nan"))
         step = Step(x, after, self.masked, seen, tokens, decided, ties * alive, alive)
         if self._rest is None:

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, until
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, until
 from sinkscope.decoding.blocks import BlockLoop, complete, draw, top_p_of
-from sinkscope.decoding.step import Step, step_of
+from sinkscope.decoding.step import Request, Step, chance, shifted, step_of
 from sinkscope.models.fast_dllm_v2 import BLOCK
 from sinkscope.models.model import Model
 
@@ -48,7 +48,7 @@ class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
         self.stop = self.options.stop_id(self.model)
         self.pad = self.stop if self.model.ids.pad is None else self.model.ids.pad
         self.first, self.behind = prompts.shortest // size * size, self.x.shape[1] - 1
-        hidden = self.blocks.prefill(self.x, self.first, needed=self.prompt == self.first)
+        hidden = self.read(self.first, needed=self.prompt == self.first)
         if hidden is not None and self.prompt == self.first:
             self.x[:, self.prompt] = self.model.head(hidden[:, -1]).argmax(-1)
         if self.alone:
@@ -72,7 +72,8 @@ class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
         if self.alone:  # the round that fills the block begins where any row is masked
             columns = (self.x[:, start:] == self.engine.mask_id).any(0).nonzero()
             self.opened = start + (int(columns[0]) if len(columns) else 0)
-        self.blocks.forget()
+        if self.cache is not None:
+            self.cache.block = None
         for column in range(start, self.end, self.options.small_block):
             self.here = slice(column, column + self.options.small_block)
             yield from super().denoise()
@@ -90,16 +91,19 @@ class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
 
     def predict(self, going: Tensor) -> Tensor:
         """Of the positions before those of the sub-block, the block's first one its own."""
-        blocks, x, size = self.blocks, self.x, self.options.small_block
-        first = self.here.start - (self.end - self.options.block)
+        size, start = self.options.small_block, self.here.start
+        first = start - (self.end - self.options.block)
         part = slice(first, first + size)
         if not self.options.block_cache:
-            hidden = blocks.denoise(x, self.end, going)
-        elif not blocks.kept or bool((x[:, self.here.start] == self.engine.mask_id).any()):
-            hidden = blocks.refresh(x, self.end, None, self.options.block, going)
-        else:
-            hidden, part = blocks.refresh(x, self.end, first, size, going), slice(None)
-        return self.model.head(torch.cat([hidden[:, :1], hidden[:, :-1]], 1)[:, part])
+            hidden = self.look(going)
+        elif self.cache.block is None or bool((self.x[:, start] == self.engine.mask_id).any()):
+            self.cache.block = {}  # filled by this forward
+            hidden = self.look(going)
+        else:  # over the active block's keys and values, which may be stale outside of the sub-block
+            self.cache.at, part = first, slice(None)
+            hidden = self.passing(Request(self.x, going, self.here, self.end, active=size, block=None))
+            self.cache.at = None
+        return self.model.head(shifted(hidden)[:, part])
 
     def score(self, logits: Tensor, going: Tensor) -> tuple[Tensor, Tensor]:
         temperature = self.options.temperature
@@ -132,7 +136,7 @@ class FastDllmLoop(BlockLoop["FastDllmDecoding"]):
         else:
             self.x = torch.where(self.behind_stop() & self.ended[:, None] & (self.x >= 0), self.pad, self.x)
         x, alive = self.x, self.alive
-        hidden = self.blocks.store(x, end, alive, needed=True, step=True)
+        hidden = self.store(end, needed=True, step=True)
         if hidden is None:
             raise RuntimeError("the next token needs the block's forward")
         token = torch.where(self.ended & (not self.alone), self.pad, self.model.head(hidden[:, -1]).argmax(-1))

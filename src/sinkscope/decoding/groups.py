@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.base.fast import INTERPRETED, fast
+from sinkscope.base.fast import fast
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Step, Twin
@@ -88,16 +88,12 @@ def grouped(columns: int, lengths: list[int], per_row: bool, together: bool = Fa
         together: rows with streams of their own run together whatever their lengths, padded.
         alone: rows with streams of their own run one by one.
     """
+    everyone = list(range(len(lengths)))
     if not per_row:
-        return [Rows(list(range(len(lengths))), 0, False)]
-    if alone:
-        return [Rows([row], columns - length, True) for row, length in enumerate(lengths)]
-    if together and len(set(lengths)) > 1:
-        return [Rows(list(range(len(lengths))), 0, True, tuple(columns - length for length in lengths))]
-    by_length: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        by_length.setdefault(length, []).append(row)
-    return [Rows(by_length[length], columns - length, True) for length in sorted(by_length)]
+        return [Rows(everyone, 0, False)]
+    if together and not alone and len(set(lengths)) > 1:
+        return [Rows(everyone, 0, True, tuple(columns - length for length in lengths))]
+    return [Rows(rows, columns - length, True) for length, rows in _alike(lengths, alone)]
 
 
 def grouped_right(
@@ -110,14 +106,16 @@ def grouped_right(
         unseen: columns at the beginning that no forward sees.
         alone: rows with streams of their own run one by one.
     """
-    if per_row and alone:
-        return [Rows([row], unseen, True, end=length) for row, length in enumerate(lengths)]
     if not per_row and padding == "right":
         return [Rows(list(range(len(lengths))), 0, False)]
-    by_length: dict[int, list[int]] = {}
-    for row, length in enumerate(lengths):
-        by_length.setdefault(length, []).append(row)
-    return [Rows(by_length[length], unseen, per_row, end=length) for length in sorted(by_length)]
+    return [Rows(rows, unseen, per_row, end=length) for length, rows in _alike(lengths, per_row and alone)]
+
+
+def _alike(lengths: list[int], alone: bool) -> list[tuple[int, list[int]]]:
+    """Each length with the rows that have it, the shortest first; alone: with every row by itself."""
+    if alone:
+        return [(length, [row]) for row, length in enumerate(lengths)]
+    return [(length, [row for row, other in enumerate(lengths) if other == length]) for length in sorted(set(lengths))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,16 +225,11 @@ class Plan:
 
 def accelerated(engine: Engine) -> Engine:
     """An engine that no forward went through yet, with what makes it fast around it where its device can do that."""
-    if wraps(engine.model.device) and engine.model.home is None:
+    if fast(engine.model.device) and engine.model.home is None:
         from sinkscope.gpu.replay import accelerate
 
         accelerate(engine)
     return engine
-
-
-def wraps(device: torch.device) -> bool:
-    """Whether forwards on a device are made fast."""
-    return (device.type == "cuda" or INTERPRETED) and fast(device)
 
 
 def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:

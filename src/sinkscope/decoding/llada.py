@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance, even_plan, later_option, select
+from sinkscope.decoding.base import DECODINGS, Decoding, later_option
 from sinkscope.decoding.engine import Engine, MaskedStep
 from sinkscope.decoding.parallel import OwnPace, check_parallel
-from sinkscope.decoding.step import Request, Step, Wanted
+from sinkscope.decoding.step import NO_MASK, Loop, Request, Step, Wanted, chance, even_plan, select
 from sinkscope.models.llada import EOT
 from sinkscope.models.model import Model
 
@@ -320,11 +320,7 @@ class MmadaDecoding(BlockDecoding):
         """Rows none of whose finished blocks ends in stop_at."""
         finished = step // self.steps_per_block * self.block
         lasts = x[:, prompt + self.block - 1 : prompt + finished : self.block]
-        return (
-            (lasts != self.stop_at).all(1)
-            if per_row and self.stop_at is not None
-            else super().alive(model, x, prompt, step, per_row)
-        )
+        return (lasts != (NO_MASK if self.stop_at is None or not per_row else self.stop_at)).all(1)
 
 
 def _check_blocks(length: int, steps: int, block: int) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, even_plan
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding
 from sinkscope.decoding.blocks import BlockLoop, draw, top_k_of, top_p_of, transferred
-from sinkscope.decoding.step import Request, Step
+from sinkscope.decoding.step import Request, Step, chance, even_plan
 from sinkscope.models.model import Model
 
 STALLED = 8
@@ -65,7 +65,7 @@ class Llada2Loop(BlockLoop["Llada2Decoding"]):
         if self.alone:
             self.alive = self.alive & ~self.ended(self.x[:, self.prompt : self.end])
         if self.end < self.behind and bool(self.alive.any()):
-            self.blocks.store(self.x, self.end, self.alive)
+            self.store(self.end)
         return ()
 
     def ended(self, answer: Tensor) -> Tensor:

@@ -42,10 +42,7 @@ class Bd3lmLoop(BlockLoop["Bd3lmDecoding"]):
         x, start, shifted = self.x, self.here.start, self.options.shifted
         self.real = x != _pad(self.model)
         self.engine.padding = int((~self.real[:, :start]).sum(1).max())
-        if start == self.prompt:
-            hidden = self.blocks.prefill(x, start, needed=shifted)
-        else:
-            hidden = self.blocks.store(x, start, self.alive, needed=shifted)
+        hidden = (self.read if start == self.prompt else self.store)(start, needed=shifted)
         # Shifted models predict a token in the column before it: the block's first one comes from what was just read.
         self.before = self.guided(hidden[:, -1:]) if shifted and hidden is not None else None
         yield from super().denoise()
@@ -76,7 +73,7 @@ class Bd3lmLoop(BlockLoop["Bd3lmDecoding"]):
         return self.alive & (torch.tensor(counts, device=masked.device) > 0) if self.alone else self.alive
 
     def predict(self, going: Tensor) -> Tensor:
-        logits = self.guided(self.blocks.denoise(self.x, self.end, going, size=self.end - self.here.start))
+        logits = self.guided(self.look(going, size=self.end - self.here.start))
         return logits if self.before is None else torch.cat([self.before, logits[:, :-1]], 1)
 
     def guided(self, hidden: Tensor) -> Tensor:
@@ -168,9 +165,8 @@ class Bd3lmDecoding(BlockwiseDecoding):
         if not self.shifted or model.ids.bos is None or not isinstance(rows, (list, tuple)):
             return prompts
         empty = [isinstance(row, list) and not row for row in rows]
-        return (
-            [[model.ids.bos] if none else row for row, none in zip(rows, empty, strict=True)] if any(empty) else prompts
-        )
+        first = [model.ids.bos]
+        return [first if none else row for row, none in zip(rows, empty, strict=True)] if any(empty) else prompts
 
     def laid_out(self, model: Model, ids: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
         """Padded on the left to whole blocks of the longest one."""

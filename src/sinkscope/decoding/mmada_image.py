@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance
+from sinkscope.decoding.base import DECODINGS, Decoding
 from sinkscope.decoding.blocks import placed
-from sinkscope.decoding.step import Request, Step, step_of
+from sinkscope.decoding.step import Loop, Request, Step, chance, step_of
 from sinkscope.models.mmada import codebook_size, image_offset
 from sinkscope.models.model import Model
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from sinkscope.attention.visibility import behind_a_prompt
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, end_ids, even_plan, until
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, end_ids, until
 from sinkscope.decoding.blocks import BlockLoop, complete, draw, noisy, transferred
 from sinkscope.decoding.causal import CausalDecoding, CausalLoop, one_of_all
 from sinkscope.decoding.parallel import confident
-from sinkscope.decoding.step import Request, Step, step_of
+from sinkscope.decoding.step import Request, Step, even_plan, step_of
 from sinkscope.models.model import Model
 
 
@@ -37,7 +37,7 @@ class NemotronLoop(BlockLoop["NemotronDecoding"]):
         super().begin(*group)
         ends = end_ids(self.options.eos, self.model)
         self.ends = torch.tensor(ends, dtype=torch.long, device=self.x.device)
-        hidden = self.blocks.prefill(self.x, self.prompt, needed=self.options.causal_context)
+        hidden = self.read(self.prompt, needed=self.options.causal_context)
         self.open(self.x, self.prompt, hidden)
 
     def seen(self, request: Request) -> dict[str, Any]:
@@ -99,18 +99,14 @@ class NemotronLoop(BlockLoop["NemotronDecoding"]):
     def close(self) -> Iterable[Step]:
         """A step, which also writes the seed of the next block."""
         x, alive = self.x, self.alive
-        hidden = self.blocks.store(x, self.end, alive, needed=True, step=True)
+        hidden = self.store(self.end, needed=True, step=True)
         after = x.clone()
         finished = torch.isin(x[:, self.prompt : self.end], self.ends).any(1)
         # The official loop draws a seed behind its last block too.
         self.open(after, self.end, hidden)
         self.alive = alive & ~(finished if self.alone else finished.all())
-        if not bool(self.alive.any()):
-            after = x
-        elif self.alone:
-            after = torch.where((alive & ~self.alive)[:, None], x, after)
-        self.x = after
-        return [step_of(x, after, alive, self.engine.mask_id, kind="store")]
+        self.x = torch.where((alive & ~self.alive)[:, None], x, after)  # rows that have ended open no block
+        return [step_of(x, self.x, alive, self.engine.mask_id, kind="store")]
 
 
 @DECODINGS.add
@@ -162,11 +158,10 @@ class NemotronDecoding(BlockwiseDecoding):
     def output(self, model: Model, states: Tensor, starts: list[int], alone: bool) -> list[Tensor]:
         """Prompt and answer, cut behind the end token; of a batch behind the last row's, if every row has one."""
         rows, ends = super().output(model, states, starts, alone), end_ids(self.eos, model)
-        cuts = [start + len(until(row[start:], ends)) for row, start in zip(rows, starts, strict=True)]
+        answers = [row[start:] for row, start in zip(rows, starts, strict=True)]
+        cuts = [start + len(until(answer, ends)) for answer, start in zip(answers, starts, strict=True)]
         if not alone:
-            ended = all(
-                bool(torch.isin(row[start:], torch.tensor(ends)).any()) for row, start in zip(rows, starts, strict=True)
-            )
+            ended = all(bool(torch.isin(answer, torch.tensor(ends)).any()) for answer in answers)
             cuts = [max(cuts) if ended else len(row) for row in rows]
         return [row[:cut] for row, cut in zip(rows, cuts, strict=True)]
 

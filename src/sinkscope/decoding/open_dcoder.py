@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.base import CHECKS, DECODINGS, select
+from sinkscope.decoding.base import CHECKS, DECODINGS
 from sinkscope.decoding.dream import DreamDecoding, DreamLoop, spread_out
-from sinkscope.decoding.step import Request, Step, step_of
+from sinkscope.decoding.step import Request, Step, select, shifted, step_of
 
 EPS = 1e-3
 """Where the time schedule ends."""
@@ -40,11 +40,9 @@ class OpenDcoderLoop(DreamLoop):
     def step(self, part: Tensor, last: bool) -> Step:
         """As Dream's, or of p2."""
         self.number += 1
-        return (
-            self.taking_back(self.number / self.options.steps)
-            if self.options.algorithm == "p2"
-            else super().step(part, last)
-        )
+        if self.options.algorithm == "p2":
+            return self.taking_back(self.number / self.options.steps)
+        return super().step(part, last)
 
     def counts(self, part: Tensor, last: bool) -> list[int]:
         """A part of each row's own masks."""
@@ -55,9 +53,8 @@ class OpenDcoderLoop(DreamLoop):
         """A step of p2, after which the share `done` of the answer's positions is written."""
         x, masked, given, mask_id = self.x, self.masked, self.given, self.engine.mask_id
         hidden = self.engine.forward(Request(x))
-        before = torch.cat([hidden[:, :1], hidden[:, :-1]], 1).flatten(0, 1)
         # One draw for every position, the prompt's too, as the official random stream has it.
-        logits, everywhere = self.model.head(before), torch.ones_like(given)
+        logits, everywhere = self.model.head(shifted(hidden).flatten(0, 1)), torch.ones_like(given)
         candidate, confidence = self.sample(logits, everywhere)
         candidate, confidence = candidate.view(x.shape), confidence.view(x.shape)
         scores = confidence.masked_fill(given, float("inf"))
@@ -91,7 +88,7 @@ class OpenDcoderLoop(DreamLoop):
         shape, rows = (confidence.shape[0], confidence.shape[1]), [count > 0 for count in counts]
         noise = self.streams.uniform(shape, confidence.dtype, rows).clamp_(min=1e-20, max=1 - 1e-20)
         chosen, _ = select(confidence / self.options.alg_temp - (-noise.log()).log(), counts)
-        return chosen, torch.zeros(len(confidence), dtype=torch.long)
+        return chosen, torch.zeros_like(chosen[:, 0], dtype=torch.long)
 
 
 @DECODINGS.add

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from sinkscope.base.checks import share, whole
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, Loop, default_decoding
+from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, default_decoding
 from sinkscope.decoding.causal import newest
-from sinkscope.decoding.step import NO_MASK, Request, Step, step_of
+from sinkscope.decoding.step import NO_MASK, Loop, Request, Step, step_of
 from sinkscope.models.family import FAMILIES
 from sinkscope.models.model import Model
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sinkscope.decoding.base import DECODINGS, Decoding, Loop, chance
+from sinkscope.decoding.base import DECODINGS, Decoding
 from sinkscope.decoding.blocks import top_k_of, top_p_of
-from sinkscope.decoding.step import Request, Step, step_of
+from sinkscope.decoding.step import Loop, Request, Step, chance, step_of
 
 
 class Rnd1Loop(Loop["Rnd1Decoding"]):
@@ -30,11 +30,8 @@ class Rnd1Loop(Loop["Rnd1Decoding"]):
 
     def run(self) -> Iterator[Step]:
         """Step by step, until no position is open."""
-        options, mask_id, columns = (
-            self.options,
-            self.engine.mask_id,
-            torch.arange(self.x.shape[1], device=self.x.device),
-        )
+        options, mask_id = self.options, self.engine.mask_id
+        columns = torch.arange(self.x.shape[1], device=self.x.device)
         open_ = ((columns >= self.prompt) & (columns < self.prompt + options.length)).expand_as(self.x)
         for left in range(options.steps - 1, -1, -1):
             alive, x = open_.any(1), self.x

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, chance, checked_ends, end_ids, even_plan
+from sinkscope.decoding.base import DECODINGS, BlockwiseDecoding, checked_ends, end_ids
 from sinkscope.decoding.blocks import BlockLoop, draw, top_k_of, top_p_of, transferred
-from sinkscope.decoding.step import Step
+from sinkscope.decoding.step import Step, chance, even_plan
 from sinkscope.models.model import Model
 
 
@@ -35,8 +35,8 @@ class SdarLoop(BlockLoop["SdarDecoding"]):
         options, raw = self.options, self.options.scoring == "raw"
         warm = logits if options.temperature == 1 else logits / options.temperature
         spread = top_p_of(top_k_of(warm, options.top_k), options.top_p).softmax(-1)
-        if raw and self.streams is not None:
-            self.streams.skip(going, logits.shape[1:], torch.float64)
+        if raw and self.streams is not None:  # officially drawn, and not used
+            self.streams.uniform(tuple(logits.shape), torch.float64, going.tolist())
         tokens = draw(spread, self.streams, going)
         return tokens, chance(warm.softmax(-1) if raw else spread, tokens)
 
@@ -51,7 +51,7 @@ class SdarLoop(BlockLoop["SdarDecoding"]):
         return chosen & masked if self.options.scoring == "raw" else chosen, ties
 
     def close(self) -> Iterable[Step]:
-        self.blocks.store(self.x, self.end, self.alive)
+        self.store(self.end)
         stops = torch.tensor(self.options.stops(self.model), dtype=torch.long, device=self.x.device)
         self.alive = self.alive & ~torch.isin(self.x[:, self.prompt :], stops).any(1)
         return ()

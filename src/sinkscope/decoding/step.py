@@ -1,17 +1,21 @@
-"""What passes between a loop, its engine and a recorder: a `Request` for each forward, a `Step` for each decision."""
+"""A loop, and what passes between it, its engine and a recorder: a `Request` for each forward, a `Step` for each decision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from sinkscope.attention.context import CallRecorder, ForwardContext
 from sinkscope.policies.account import StepAccount
+
+if TYPE_CHECKING:
+    from sinkscope.decoding.engine import Engine
+    from sinkscope.decoding.streams import Streams
 
 Recorded = dict[str, Tensor]
 """Variable → [B, layer, …]: what one forward has recorded."""
@@ -239,3 +243,108 @@ class ForwardRecorder(CallRecorder, Protocol):
 
     def adopt(self, arrays: Recorded, request: Request, repeated: bool = False) -> None:
         """Take what a forward has recorded; repeated: by a CUDA graph, whose next repetition writes to the same place."""
+
+
+Options = TypeVar("Options", bound=Any)
+
+
+class Loop(Generic[Options]):
+    """One official loop: what it makes of any state, and, once it has begun, its steps on one group of rows.
+
+    Attributes:
+        x: Long [B, S]: the state. prompt: its first column behind the prompts.
+        alive: Bool [B]: rows that have not ended. alone: each ends by itself, as in a batch of one.
+        grows: what is not written yet is no mask, but −1.
+    """
+
+    grows: ClassVar[bool] = False
+
+    def __init__(self, options: Options, engine: Engine) -> None:
+        self.options, self.engine, self.model = options, engine, engine.model
+
+    def begin(self, ids: Tensor, streams: Streams | None, per_row: bool, twin: Twin | None = None) -> None:
+        """Take a group of rows; `run` then gives its steps.
+
+        Args:
+            ids: Long [B, P]: the prompts. streams: None when the decoding draws nothing.
+            per_row: every row decides by itself, as in a batch of one; else as the official loop does for a batch.
+            twin: the unconditional prompt, for decodings that need one.
+        """
+        self.streams, self.per_row, self.alone, self.twin = streams, per_row, self.engine.prompts.alone, twin
+        self.prompt = ids.shape[1]
+        self.alive = torch.ones(len(ids), dtype=torch.bool, device=ids.device)
+        self.x = self.first_state(ids)
+
+    def first_state(self, ids: Tensor) -> Tensor:
+        """Long [B, S]: the prompts Long [B, P] followed by masks, or −1, of the columns that the options say."""
+        new = self.options.columns(self.prompt) - self.prompt
+        return torch.nn.functional.pad(ids, (0, new), value=-1 if self.grows else self.engine.mask_id)
+
+    def run(self) -> Iterator[Step]:
+        """Step by step, until all rows have ended."""
+        raise NotImplementedError
+
+    # ---- on any state, such as a recorded one
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Last hidden states [B, S, width] of a whole state Long [B, S], with the attention that the loop gives it."""
+        return self.engine.forward(Request(x))
+
+    def predictions(self, x: Tensor, given: Tensor, masked: Tensor) -> Tensor:
+        """Float [N, V]: logits that predict the masked positions of a state, guidance applied.
+
+        Args:
+            x: Long [B, S]. given: Bool [B, S]: what was given before the first step. masked: Bool [B, S], N of them.
+        """
+        hidden = self.hidden(x)
+        return self.model.head((shifted(hidden) if self.model.spec.shifted else hidden)[masked])
+
+    def best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The best candidate for each row of logits [N, V] and the loop's confidence in it, without draws: Long, Float64 [N]."""
+        confidence, candidate = logits.double().softmax(-1).max(-1)
+        return candidate, confidence
+
+
+def shifted(hidden: Tensor) -> Tensor:
+    """Hidden states [B, S, width] of the position before each, whose logits predict it; position 0 keeps its own."""
+    return torch.cat([hidden[:, :1], hidden[:, :-1]], 1)
+
+
+def select(confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """The positions of highest confidence in each row, and how many of them had an equal rival.
+
+    Rows that decide equally many are looked at together; a row's choice does not depend on that.
+
+    Args:
+        confidence: Float [B, S], −inf where nothing can be chosen.
+        counts: how many each row chooses.
+
+    Returns:
+        Bool [B, S], and Long [B]: chosen positions with the same confidence as one that was not chosen.
+    """
+    chosen = torch.zeros_like(confidence, dtype=torch.bool)
+    for count in sorted(set(counts) - {0}):
+        if counts.count(count) == len(counts):
+            chosen.scatter_(1, torch.topk(confidence, count).indices, True)
+        else:
+            rows = torch.tensor([row for row, own in enumerate(counts) if own == count], device=chosen.device)
+            columns = torch.topk(confidence[rows], count).indices
+            chosen[rows[:, None], columns] = True
+    # Nothing that was left can beat what was chosen from the top, so only the largest of the rest can tie.
+    rest = confidence.masked_fill(chosen, float("-inf")).amax(-1, keepdim=True)
+    tied = chosen & (confidence == rest) & (rest > float("-inf"))
+    return chosen, tied.sum(-1)
+
+
+def chance(spread: Tensor, tokens: Tensor) -> Tensor:
+    """The probability of tokens Long [...] in Float [..., V]."""
+    return spread.gather(-1, tokens[..., None])[..., 0]
+
+
+def even_plan(masks: int, steps: int) -> list[int]:
+    """How many masks each of so many steps decides: as even as possible, the first ones taking the remainder.
+
+    >>> even_plan(8, 3)
+    [3, 3, 2]
+    """
+    return [masks // steps + (step < masks % steps) for step in range(steps)]

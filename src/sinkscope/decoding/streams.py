@@ -37,33 +37,23 @@ class Streams:
         if not self.per_row:
             return torch.rand(shape, generator=self._generators[0], dtype=dtype, device=self._device)
         numbers = torch.zeros(shape, dtype=dtype, device=self._device)
-        for row, (generator, skipped) in enumerate(zip(self._generators, self._padding, strict=True)):
-            if rows and not rows[row]:
-                continue
-            own = (1, shape[1] - skipped, *shape[2:])
-            numbers[row, skipped:] = torch.rand(own, generator=generator, dtype=dtype, device=self._device)[0]
+        for row, generator in self._drawing(rows):
+            skipped = self._padding[row]
+            drawn = (1, shape[1] - skipped, *shape[2:])
+            numbers[row, skipped:] = torch.rand(drawn, generator=generator, dtype=dtype, device=self._device)[0]
         return numbers
 
-    def skip(self, rows: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Draw numbers of this shape for each of the rows Bool [B], and use none of them: an official loop does so.
-
-        One stream draws for all rows.
-        """
-        if not self.per_row:
-            torch.rand((len(rows), *shape), generator=self._generators[0], dtype=dtype, device=self._device)
-            return
-        for generator, taken in zip(self._generators, rows.tolist(), strict=True):
-            if taken:
-                torch.rand((1, *shape), generator=generator, dtype=dtype, device=self._device)
+    def _drawing(self, rows: Sequence[bool]) -> list[tuple[int, torch.Generator]]:
+        """The rows that draw, each with its stream; empty: all do."""
+        return [(row, stream) for row, stream in enumerate(self._generators) if not rows or rows[row]]
 
     def integers(self, shape: tuple[int, ...], high: int, rows: Sequence[bool]) -> Tensor:
         """Whole numbers in [0, high) of the shape [B, …]; with a stream for every row 0 in rows that do not draw."""
         if not self.per_row:
             return torch.randint(high, shape, generator=self._generators[0], device=self._device)
         numbers = torch.zeros(shape, dtype=torch.long, device=self._device)
-        for row, generator in enumerate(self._generators):
-            if rows[row]:
-                numbers[row] = torch.randint(high, (1, *shape[1:]), generator=generator, device=self._device)[0]
+        for row, generator in self._drawing(rows):
+            numbers[row] = torch.randint(high, (1, *shape[1:]), generator=generator, device=self._device)[0]
         return numbers
 
     def binomial(self, row: int, count: int, probability: Tensor) -> int:
@@ -77,11 +67,8 @@ class Streams:
         if not self.per_row:
             return torch.rand(int(where.sum()), generator=self._generators[0], device=self._device)
         counts = where.sum(1).tolist()
-        rows = [
-            torch.rand(count, generator=generator, device=self._device)
-            for count, generator in zip(counts, self._generators, strict=True)
-        ]
-        return torch.cat(rows)
+        pairs = zip(counts, self._generators, strict=True)
+        return torch.cat([torch.rand(count, generator=generator, device=self._device) for count, generator in pairs])
 
     def one_of_each(self, probabilities: Tensor, where: Tensor) -> Tensor:
         """One draw from each row of Float [N, V]; the N rows belong to the marked positions of Bool [B, S] in order.
@@ -99,15 +86,13 @@ class Streams:
 
         With one stream all counts are equal and it is one draw over the batch.
         """
+        nothing = torch.empty(0, dtype=torch.long, device=weights.device)
         if not self.per_row:
             if not counts[0]:
-                return [torch.empty(0, dtype=torch.long, device=weights.device) for _ in counts]
-            drawn = torch.multinomial(weights, counts[0], generator=self._generators[0])
-            return list(drawn)
+                return [nothing] * len(counts)
+            return list(torch.multinomial(weights, counts[0], generator=self._generators[0]))
         return [
-            torch.multinomial(row[None, skipped:], count, generator=generator)[0] + skipped
-            if count
-            else torch.empty(0, dtype=torch.long, device=weights.device)
+            torch.multinomial(row[None, skipped:], count, generator=generator)[0] + skipped if count else nothing
             for row, count, generator, skipped in zip(weights, counts, self._generators, self._padding, strict=True)
         ]
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
-from sinkscope.decoding.base import Decoding, Loop, select
+from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.causal import newest
 from sinkscope.decoding.groups import Plan
+from sinkscope.decoding.step import Loop, select
 from sinkscope.generation.generate import check_decoding
 from sinkscope.generation.run import Run
 from sinkscope.models.load import as_model
@@ -161,10 +162,8 @@ class _Pair:
     def compare(self, states: Tensor) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Yield the arrays [B, S] and [B] of each step."""
         model, loops = self.plain.model, (self.plain, self.masked)
-        caches, mask_id = (
-            [model.new_cache() for _ in loops],
-            None if self.decoding.causal else self.plain.engine.mask_id,
-        )
+        caches = [model.new_cache() for _ in loops]
+        mask_id = None if self.decoding.causal else self.plain.engine.mask_id
         for step, (x, after) in enumerate(pairwise(states)):
             alive = self.decoding.alive(model, x, self.prompt, step, self.per_row)
             if mask_id is None:

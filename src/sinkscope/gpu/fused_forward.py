@@ -77,15 +77,8 @@ class FusedForward:
             # They were moved or replaced: the stacked ones are stale, and only take memory, on a GPU that was left too.
             self._layers = []
         usual = network.config._attn_implementation == self._name and not torch.is_autocast_enabled(ids.device.type)
-        same = now.modules == self._like.modules and not now.changes
-        return (
-            bool(self._layers)
-            and fast(ids.device)
-            and not network.training
-            and usual
-            and same
-            and _kernels() is not None
-        )
+        same = now.modules == self._like.modules and not now.changes and not network.training
+        return bool(self._layers) and fast(ids.device) and usual and same and _kernels() is not None
 
     def __call__(self, ids: Tensor, positions: Tensor, cache: Any = None) -> Tensor:
         """The last hidden states [B, S, width] of ids, Long [B, S], at positions, Long [B|1, S], with those in a fixed cache."""

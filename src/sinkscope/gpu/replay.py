@@ -6,7 +6,7 @@ request be repeated? What cannot be runs as it would without.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sinkscope.gpu.graphs import Graphs, Kind, Result
 from sinkscope.gpu.static_cache import FixedCache
-from sinkscope.gpu.streams import Aside
+from sinkscope.gpu.streams import Aside, Question
 
 if TYPE_CHECKING:
     from sinkscope.decoding.engine import Engine
@@ -40,6 +40,8 @@ def accelerate(engine: Engine) -> None:
     replays = Replays(engine)
     engine.run = replays.run
     engine.releases.append(replays.release)
+    if engine.model.device.type == "cuda":
+        engine.asked, engine.forward_while = replays.asked, replays.forward_while
 
 
 class Replays:
@@ -54,6 +56,21 @@ class Replays:
     def release(self) -> None:
         """Give the graphs back; none may be replayed any more."""
         self._graphs.release()
+
+    def asked(self, ask: Callable[[], Any]) -> Callable[[], Any]:
+        """A question that the GPU answers without waiting for what is launched until it is called."""
+        return Question(ask, self._engine.model.device).answer
+
+    def forward_while(self, alive: Tensor | None, request: Request) -> Tensor | None:
+        """The forward, which runs while the GPU is asked whether any row is alive.
+
+        It then may be one too many and counts for nothing: that is cheaper than letting the GPU wait for the host in every step.
+        """
+        if alive is None:
+            return self._engine.forward(request)
+        going = self.asked(lambda: bool(alive.any()))
+        output = self._engine.forward(request)
+        return output if going() else None
 
     def run(self, request: Request) -> Tensor:
         """The forward of a request, repeated where it can be."""
@@ -143,18 +160,14 @@ class Replays:
     def _repeats(self, request: Request) -> bool:
         """Whether this forward and later ones on its cache look alike: each of its queries sees all keys that are written."""
         engine, queries = self._engine, request.queries
-        if looks_at_more(request):
+        if looks_at_more(request) or self._observed_key(request) is None:
             return False
         if request.kind == "next":  # behind the prompt of a causal model, where the kernels know its network
-            recorder = engine.recorder
-            steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
-            return steady and not engine.windowed and engine.model.decodes_statically(request.ids)
+            return not engine.windowed and engine.model.decodes_statically(request.ids)
         if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
             return False
         whole = queries.stop - queries.start == request.active and not request.block % request.active
-        return (
-            whole and engine.real is None and captures(request.ids.device) and self._observed_key(request) is not None
-        )
+        return whole and engine.real is None and captures(request.ids.device)
 
 
 def looks_at_more(request: Request) -> bool:

@@ -24,11 +24,10 @@ from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.base.masked import MASK
 from sinkscope.decoding import decoding_from_options, default_decoding, option_fields
-from sinkscope.decoding.base import select
 from sinkscope.decoding.causal import newest
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.groups import accelerated
-from sinkscope.decoding.step import Request
+from sinkscope.decoding.step import Request, select
 from sinkscope.generation.generate import generate
 from sinkscope.models.model import Model
 from sinkscope.policies.policy import FixedRule, Policy, check_policy
