@@ -5,6 +5,7 @@ made, and no other.
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 import sinkscope as ss
+from sinkscope.decoding import DECODINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(ss.__file__).parent
@@ -87,6 +89,14 @@ def test_loops_reach_the_model_through_the_engine_alone() -> None:
     direct = re.compile(r"\bmodel\.(forward|hidden|decode|onward|entering|logits|attention)\(|\bnetwork\(")
     code = {path: re.sub(r"(?m)^ *(>>>|#).*", "", path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
     assert {str(path.relative_to(PACKAGE)) for path, text in code.items() if direct.search(text)} == RUN_THE_NETWORK
+
+
+@pytest.mark.parametrize("kind", sorted(DECODINGS))
+def test_a_decoding_is_options(kind: str) -> None:
+    """What works on a model's output is its loop's: no method of the options takes an engine, logits or random streams."""
+    methods, works = inspect.getmembers(DECODINGS[kind], inspect.isfunction), {"engine", "hidden", "logits", "streams"}
+    taken = {name for name, method in methods if works & {*inspect.signature(method).parameters}}
+    assert taken == {"on"}
 
 
 def test_nothing_of_the_gpu_folder_is_imported_without_a_gpu() -> None:

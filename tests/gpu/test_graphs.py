@@ -41,7 +41,7 @@ def alone() -> None:
 
 def wrapped(on: bool) -> Any:
     """Inside, forwards are captured, on caches of fixed size; or launched kernel by kernel."""
-    return mock.patch.object(groups, "fast", return_value=on)
+    return mock.patch.object(groups, "wraps", return_value=on)
 
 
 @cache

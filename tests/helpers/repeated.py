@@ -63,7 +63,7 @@ class Played:
 
 def at_once(patch: pytest.MonkeyPatch, on: bool = True) -> None:
     """Engines work as on a GPU, or as on a CPU."""
-    patch.setattr(groups, "fast", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
+    patch.setattr(groups, "wraps", lambda device: on and os.environ.get("SINKSCOPE_FAST") != "0")
     patch.setattr(replay, "captures", lambda device: True)
 
 

@@ -22,7 +22,7 @@ from sinkscope.base.checks import whole
 from sinkscope.base.errors import InputError
 from sinkscope.decoding.base import DECODINGS, Decoding, end_ids, later_option
 from sinkscope.decoding.blocks import BlockLoop, draw, placed
-from sinkscope.decoding.step import Request, Step, chance
+from sinkscope.decoding.step import NO_MASK, Request, Step, chance, step_of
 from sinkscope.models.model import Model
 
 CANVAS = 256
@@ -96,11 +96,10 @@ class CanvasLoop(BlockLoop["DiffusionGemmaDecoding"]):
             if over:
                 self.finish()
                 decided = torch.ones_like(decided)
-            yield Step(
-                x, self.x, noise,
-                placed(chance(spread, tokens), x, start, float("nan")), placed(tokens, x, start, -1),
-                placed(decided, x, start, False) & going[:, None],
-                torch.zeros(len(x), dtype=torch.long), going,
+            yield step_of(
+                x, self.x, going, NO_MASK, masked=noise, candidate=placed(tokens, x, start, -1),
+                confidence=placed(chance(spread, tokens), x, start, float("nan")),
+                decided=placed(decided, x, start, False) & going[:, None],
             )  # fmt: skip
             if over:
                 return

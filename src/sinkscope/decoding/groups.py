@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.base.errors import InputError
-from sinkscope.base.fast import fast
+from sinkscope.base.fast import INTERPRETED, fast
 from sinkscope.decoding.base import Decoding
 from sinkscope.decoding.engine import Engine
 from sinkscope.decoding.step import ForwardRecorder, Prompts, Step, Twin
@@ -225,11 +225,16 @@ class Plan:
 
 def accelerated(engine: Engine) -> Engine:
     """An engine that no forward went through yet, with what makes it fast around it where its device can do that."""
-    if fast(engine.model.device) and engine.model.home is None:
+    if wraps(engine.model.device) and engine.model.home is None:
         from sinkscope.gpu.replay import accelerate
 
         accelerate(engine)
     return engine
+
+
+def wraps(device: torch.device) -> bool:
+    """Whether forwards on a device are made fast."""
+    return (device.type == "cuda" or INTERPRETED) and fast(device)
 
 
 def runs_together(model: Model, decoding: Decoding, policy: Policy | None) -> bool:

@@ -95,13 +95,10 @@ def generate(
     layout = decoding.laid_out(model, batch.ids, batch.real)
     batch = batch if layout is None else PromptBatch(*layout)
     plan = _plan(model, batch, decoding, policy, seed, unconditional, cache, acting.values())
-    recorder, groups = None, []
-    if recorded is not None or out is not None:
-        recorded, texts = recorded or Capture(), {name: extra.identity() for name, extra in extras.items()}
-        about = provenance(model, decoding, policy, recorded, plan.seed, texts)
-        frame = _frame(plan, recorded, bool(extras))
-        writer = trace_writer(out, frame, recorded, about, overwrite)
-        recorder = Recorder(frame, recorded, writer, batch.ids.cpu().numpy(), about)
+    texts = {name: extra.identity() for name, extra in extras.items()}
+    traced = recorded is not None or out is not None
+    recorder = _recorder(plan, policy, recorded or Capture(), out, overwrite, texts) if traced else None
+    groups: list[Group] = []
     try:
         with recorder.hooks(model.network, model.gates) if recorder is not None else nullcontext():
             for rows in plan.groups():
@@ -258,6 +255,16 @@ def _twin(model: Model, batch: PromptBatch, decoding: Decoding, unconditional: A
 
 def _is_matrix(ids: Any) -> bool:
     return bool(torch.as_tensor(ids).dim() == 2)
+
+
+def _recorder(
+    plan: Plan, policy: Policy | None, capture: Capture, out: Any, overwrite: bool, extras: Mapping[str, str]
+) -> Recorder:
+    """What records the generation; with extras, which columns were computed in a step is recorded too."""
+    about = provenance(plan.model, plan.decoding, policy, capture, plan.seed, extras)
+    frame = _frame(plan, capture, bool(extras))
+    writer = trace_writer(out, frame, capture, about, overwrite)
+    return Recorder(frame, capture, writer, plan.batch.ids.cpu().numpy(), about)
 
 
 def _frame(plan: Plan, capture: Capture, approximate: bool) -> Frame:
