@@ -225,7 +225,7 @@ class Plan:
 
 def accelerated(engine: Engine) -> Engine:
     """An engine that no forward went through yet, with what makes it fast around it where its device can do that."""
-    if wraps(engine.model.device) and engine.model.home is None:
+    if wraps(engine.model.device):
         from sinkscope.gpu.replay import accelerate
 
         accelerate(engine)

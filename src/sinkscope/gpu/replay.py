@@ -6,9 +6,10 @@ request be repeated? What cannot be runs as it would without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,12 +37,25 @@ FEW = 4096
 
 
 def accelerate(engine: Engine) -> None:
-    """Run an engine's forwards by way of these replays, until it is released."""
-    replays = Replays(engine)
-    engine.run = replays.run
-    engine.releases.append(replays.release)
-    if engine.model.device.type == "cuda":
-        engine.asked, engine.forward_while = replays.asked, replays.forward_while
+    """Ask a GPU without making it wait, and run an engine's forwards by way of these replays, until it is released."""
+    device = engine.model.device
+    if device.type == "cuda":
+        engine.asked = lambda ask: Question(ask, device).answer
+        engine.forward_while = partial(_forward_while, engine)
+    if engine.model.home is None:  # else layers lie on several devices
+        replays = Replays(engine)
+        engine.run = replays.run
+        engine.releases.append(replays.release)
+
+
+def _forward_while(engine: Engine, alive: Tensor | None, request: Request) -> Tensor | None:
+    """The forward, which runs while the GPU is asked whether any row is alive.
+
+    It may be one too many and counts for nothing: that is cheaper than letting the GPU wait for the host in every step.
+    """
+    going = None if alive is None else engine.asked(lambda: bool(alive.any()))
+    output = engine.forward(request)
+    return output if going is None or going() else None
 
 
 class Replays:
@@ -56,21 +70,6 @@ class Replays:
     def release(self) -> None:
         """Give the graphs back; none may be replayed any more."""
         self._graphs.release()
-
-    def asked(self, ask: Callable[[], Any]) -> Callable[[], Any]:
-        """A question that the GPU answers without waiting for what is launched until it is called."""
-        return Question(ask, self._engine.model.device).answer
-
-    def forward_while(self, alive: Tensor | None, request: Request) -> Tensor | None:
-        """The forward, which runs while the GPU is asked whether any row is alive.
-
-        It then may be one too many and counts for nothing: that is cheaper than letting the GPU wait for the host in every step.
-        """
-        if alive is None:
-            return self._engine.forward(request)
-        going = self.asked(lambda: bool(alive.any()))
-        output = self._engine.forward(request)
-        return output if going() else None
 
     def run(self, request: Request) -> Tensor:
         """The forward of a request, repeated where it can be."""
