@@ -133,7 +133,7 @@ class BlockLoop(Loop[Options]):
         self.x[:, self.here] = torch.where(chosen & going[:, None], tokens, x[:, self.here])
         written = x != mask_id
         return step_of(
-            x, self.x, going, mask_id, ties=ties * going.cpu(),
+            x, self.x, going, mask_id, ties=ties.to(going.device) * going,
             confidence=placed(confidence.float(), x, start, float("nan")).masked_fill(written, float("nan")),
             candidate=placed(tokens, x, start, -1).masked_fill(written, -1),
         )  # fmt: skip
@@ -222,12 +222,11 @@ def transferred(
     wanted = [counts] * len(masked) if isinstance(counts, int) else list(counts)
     left = wanted if overflow else [min(pair) for pair in zip(wanted, masked.sum(1).tolist(), strict=True)]
     if threshold is None:
-        chosen, ties = select(scores, left)
-        return chosen, ties.cpu()
+        return select(scores, left)
     high = scores > threshold
     enough = [sure >= count for sure, count in zip(high.sum(1).tolist(), wanted, strict=True)]
     chosen, ties = select(scores, [0 if sure else count for sure, count in zip(enough, left, strict=True)])
-    return torch.where(torch.tensor(enough, device=high.device)[:, None], high, chosen), ties.cpu()
+    return torch.where(torch.tensor(enough, device=high.device)[:, None], high, chosen), ties
 
 
 def top_k_of(logits: Tensor, top_k: int | None, lowest: float = float("-inf"), exact: bool = False) -> Tensor:

@@ -21,7 +21,7 @@ from sinkscope.decoding.base import CHECKS, DECODINGS, Decoding, later_option
 from sinkscope.decoding.blocks import top_k_of, top_p_of
 from sinkscope.decoding.engine import MaskedStep
 from sinkscope.decoding.parallel import check_parallel, confident
-from sinkscope.decoding.step import Loop, Request, Step, Wanted, chance, select, shifted, step_of
+from sinkscope.decoding.step import Loop, Request, Step, Wanted, chance, select, shifted
 
 
 class DreamLoop(Loop["DreamDecoding"]):
@@ -74,19 +74,21 @@ class DreamLoop(Loop["DreamDecoding"]):
 
     def by_chance(self, part: Tensor, last: bool) -> Step:
         """Each masked position is decided with probability `part`; all of them in the last step."""
-        x, masked, options, streams = self.x, self.masked, self.options, self.streams
-        if streams is None:
+        if self.streams is None:
             raise RuntimeError("the origin algorithm needs a random stream")
-        logits = self.model.head(self.predict()[masked])
-        chosen = torch.zeros_like(masked)
-        chosen[masked] = streams.uniform_where(masked) < (1.0 if last else part)
-        confidence, candidate = self.probabilities(logits).max(-1)
-        if options.temperature > 0:
-            picked = chosen[masked]
-            candidate[picked], confidence[picked] = self.sample(logits[picked], chosen)
-        tokens, seen = spread_out(x, masked, candidate, confidence)
-        after = torch.where(chosen, tokens, x)
-        return step_of(x, after, self.alive, self.engine.mask_id, confidence=seen, candidate=tokens)
+        masks, hidden = MaskedStep(self.engine, self.x, self.masked), self.predict()
+        picked = self.streams.uniform_where(self.masked) < (1.0 if last else part)
+        chosen = self.masked.masked_scatter(self.masked, picked)
+
+        def score(hidden: Tensor) -> tuple[Tensor, Tensor]:
+            logits = self.model.head(hidden)
+            likely, candidate = self.probabilities(logits).max(-1)
+            if self.options.temperature > 0:
+                candidate[picked], likely[picked] = self.sample(logits[picked], chosen)
+            return candidate, likely
+
+        masks.look(score, hidden)
+        return masks.write(chosen, torch.zeros_like(self.alive, dtype=torch.long), self.alive)
 
     def predict(self) -> Tensor:
         """Float [B, S, width]: the hidden states that predict each position, which are read before it."""
@@ -170,14 +172,6 @@ class ParallelDream(DreamLoop):
 
     def choose(self, confidence: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         return confident(confidence, self.options.threshold, self.options.factor)
-
-
-def spread_out(x: Tensor, masked: Tensor, candidate: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
-    """Candidates and confidence of the masked positions in frames of the state: Long [B, S] (−1), Float [B, S] (NaN)."""
-    tokens = torch.full_like(x, -1)
-    seen = torch.full(x.shape, float("nan"), dtype=confidence.dtype, device=x.device)
-    tokens[masked], seen[masked] = candidate, confidence
-    return tokens, seen
 
 
 @DECODINGS.add

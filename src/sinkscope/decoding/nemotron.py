@@ -88,8 +88,7 @@ class NemotronLoop(BlockLoop["NemotronDecoding"]):
     def choose(self, tokens: Tensor, confidence: Tensor, masked: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
         if self.options.threshold is None:
             return transferred(confidence, masked, counts)
-        chosen, ties = confident(confidence.masked_fill(~masked, float("-inf")), self.options.threshold, None)
-        return chosen, ties.cpu()
+        return confident(confidence.masked_fill(~masked, float("-inf")), self.options.threshold, None)
 
     def leaves(self, tokens: Tensor, chosen: Tensor, going: Tensor) -> bool:
         ended = complete(self.x[:, self.here], self.ends, self.engine.mask_id) & going

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sinkscope.decoding.base import CHECKS, DECODINGS
-from sinkscope.decoding.dream import DreamDecoding, DreamLoop, spread_out
+from sinkscope.decoding.dream import DreamDecoding, DreamLoop
 from sinkscope.decoding.step import Request, Step, select, shifted, step_of
 
 EPS = 1e-3
@@ -65,7 +65,7 @@ class OpenDcoderLoop(DreamLoop):
         again = (rank < counts[:, None]) & self.alive[:, None]
         after = torch.where(masked & ~again & self.alive[:, None], candidate, x)
         after = torch.where(again, mask_id, after)
-        tokens, seen = spread_out(x, masked, candidate[masked], confidence[masked])
+        tokens, seen = candidate.masked_fill(~masked, -1), confidence.masked_fill(~masked, float("nan"))
         return step_of(x, after, self.alive, mask_id, confidence=seen, candidate=tokens)
 
     def sample(self, logits: Tensor, where: Tensor) -> tuple[Tensor, Tensor]:
