@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 import torch
@@ -46,8 +47,8 @@ class MdlmLoop(LladaLoop):
             own = (columns >= start) & (columns < end.minimum(lengths + options.length))
             masks = ((self.x == self.engine.mask_id) & own).sum(1)
             plans = [transfers(int(count), options.steps_per_block) for count in masks]
-            for number in range(max(map(len, plans))):
-                yield self.step(end, [plan[number] if number < len(plan) else 0 for plan in plans])
+            for counts in zip_longest(*plans, fillvalue=0):
+                yield self.step(end, list(counts))
 
 
 @DECODINGS.add

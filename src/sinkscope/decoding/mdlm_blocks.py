@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -64,10 +65,10 @@ class Bd3lmLoop(BlockLoop["Bd3lmDecoding"]):
             if options.stochastic and streams is not None:
                 draw = partial(streams.binomial, row)
             plans.append(transfers(masks, options.steps_in_block, draw))
-        steps = max(map(len, plans))
-        for number in range(steps):
-            self.last = number == steps - 1
-            yield [plan[number] if number < len(plan) else 0 for plan in plans]
+        steps = list(zip_longest(*plans, fillvalue=0))
+        for number, counts in enumerate(steps, 1):
+            self.last = number == len(steps)
+            yield list(counts)
 
     def going(self, masked: Tensor, counts: list[int]) -> Tensor:
         return self.alive & (torch.tensor(counts, device=masked.device) > 0) if self.alone else self.alive
