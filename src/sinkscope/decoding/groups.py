@@ -65,14 +65,12 @@ class Group:
     engine: Engine
     steps: Iterator[Step]
     state: Tensor
-    ended: bool = False
     codes: Tensor | None = None
 
     def advance(self) -> Step | None:
         """The next step; None once the loop has ended."""
-        step = None if self.ended else next(self.steps, None)
+        step = next(self.steps, None)
         if step is None:
-            self.ended = True
             return None
         self.state, self.codes = step.after, step.codes
         for note in self.engine.notes:
@@ -170,8 +168,11 @@ class Plan:
 
     def engine(self, rows: Rows, recorder: ForwardRecorder | None = None) -> Engine:
         """The model for some rows."""
-        policy = self._policy(rows, self.ids(rows))
-        prompts, real = self._prompts(rows), self._padding(rows)
+        unseen = rows.offset if self.batch.right else 0
+        lengths = [self.batch.lengths[row] - unseen for row in rows.rows]
+        every = lengths[:1] if self.alone else [length - unseen for length in self.batch.lengths]
+        prompts = Prompts(tuple(lengths), min(every), max(every), self.alone, tuple(rows.rows))
+        policy, real = self._policy(rows, lengths), self._padding(rows)
         return accelerated(Engine(self.model, real, policy, recorder, self.cached, prompts))
 
     def start(self, rows: Rows, recorder: ForwardRecorder | None = None, wraps: Iterable[Wrap] = ()) -> Group:
@@ -192,16 +193,6 @@ class Plan:
         loop.begin(self.ids(rows), streams, rows.per_row, twin)
         return Group(rows, engine, loop.run(), loop.x)
 
-    def _lengths(self, rows: Rows) -> list[int]:
-        """Tokens of each row's prompt that its group sees."""
-        unseen = rows.offset if self.batch.right else 0
-        return [self.batch.lengths[row] - unseen for row in rows.rows]
-
-    def _prompts(self, rows: Rows) -> Prompts:
-        lengths, unseen = self._lengths(rows), rows.offset if self.batch.right else 0
-        every = lengths[:1] if self.alone else [length - unseen for length in self.batch.lengths]
-        return Prompts(tuple(lengths), min(every), max(every), self.alone, tuple(rows.rows))
-
     def _padding(self, rows: Rows) -> Tensor | None:
         """Bool [b, n]: the padding of prompts and answers; None where nothing is padded."""
         if self.batch.real is None or not rows.padded:
@@ -211,10 +202,11 @@ class Plan:
         # With padding on the right the answer follows each prompt at once.
         return torch.cat([new, real] if self.batch.right else [real, new], 1)
 
-    def _policy(self, rows: Rows, ids: Tensor) -> PolicyRuntime | None:
+    def _policy(self, rows: Rows, lengths: list[int]) -> PolicyRuntime | None:
+        """The policy for rows whose prompts have so many tokens that their group sees."""
         if self.policy is None:
             return None
-        model, lengths = self.model, self._lengths(rows)
+        model, ids = self.model, self.ids(rows)
         first: int | Tensor
         first, last = self.decoding.answer_columns(model, ids)
         if self.batch.right and len(set(lengths)) > 1:

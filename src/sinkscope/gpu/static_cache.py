@@ -45,9 +45,8 @@ class FixedCache:
         self.memory, self._columns = Memory(before, real), state.shape[1]
         for index, layer in enumerate(cache.layers):
             if layer.keys is not None:
-                for room, stored in zip(
-                    self.layer(index, layer.keys, layer.values), (layer.keys, layer.values), strict=True
-                ):
+                rooms = self.layer(index, layer.keys, layer.values)
+                for room, stored in zip(rooms, (layer.keys, layer.values), strict=True):
                     room[:, :, : stored.shape[2]] = stored
                 layer.keys = layer.values = None  # moved: nothing is kept twice
 
