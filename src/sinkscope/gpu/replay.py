@@ -159,14 +159,19 @@ class Replays:
     def _repeats(self, request: Request) -> bool:
         """Whether this forward and later ones on its cache look alike: each of its queries sees all keys that are written."""
         engine, queries = self._engine, request.queries
-        if looks_at_more(request) or self._observed_key(request) is None:
+        if looks_at_more(request):
             return False
         if request.kind == "next":  # behind the prompt of a causal model, where the kernels know its network
-            return not engine.windowed and engine.model.decodes_statically(request.ids)
+            # The policy need not be repeatable: kernels for a cache of fixed size do without a graph too.
+            recorder = engine.recorder
+            steady = recorder is None or recorder.replay_key(request, engine.policy is not None) is not None
+            return steady and not engine.windowed and engine.model.decodes_statically(request.ids)
         if request.active is None or request.kind != "denoise" or not isinstance(request.block, int):
             return False
         whole = queries.stop - queries.start == request.active and not request.block % request.active
-        return whole and engine.real is None and captures(request.ids.device)
+        return (
+            whole and engine.real is None and captures(request.ids.device) and self._observed_key(request) is not None
+        )
 
 
 def looks_at_more(request: Request) -> bool:
