@@ -39,6 +39,7 @@ from sinkscope.verdicts.diagnosis import QUESTIONS
 from sinkscope.verdicts.holdings import measures_of
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun
 from sinkscope.verdicts.questions import CLAIMS, Claim, nearby
+from sinkscope.verdicts.verdict import Question
 
 STEPS, BLOCK, HEADS = 32, 16, 2
 MASK, STRONG = 1, 30.0
@@ -233,7 +234,7 @@ def windows(without: float, first: float) -> Study:
     return recorded(study)
 
 
-(ANCHOR,) = (question for question in QUESTIONS if question.name == "needs its first tokens")
+(ANCHOR,) = (question for question in QUESTIONS if question.name == Question.NEEDS_FIRST)
 PROBE = Claim("probe", "probed", {"of": probe_names()["answer length"]}, Kind.INSIDE)
 BY_NAME = {claim.name: claim for claim in (*CLAIMS, ANCHOR, PROBE)}
 STRONGER = (0.05, 0.1, 0.2, 0.4)
@@ -265,7 +266,7 @@ CHAINS: dict[str, Simulation] = {
         ),
         (Effect(lambda x: probed(x, 0.0), SUPPORTED, (0.5, 1.0, 2.0), "of the spread, at sinks alone"),),
     ),
-    "needs its first tokens": Simulation(
+    Question.NEEDS_FIRST: Simulation(
         (
             Null("both windows leave .03", windows(0.03, 0.03)),
             Null("both windows leave nothing", windows(0.0, 0.0)),

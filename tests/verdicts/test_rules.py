@@ -29,6 +29,7 @@ from sinkscope.verdicts.mask_rules import (
 from sinkscope.verdicts.measures import LEAST_TEXTS, Kind, Measures, PolicyRun, estimates_of
 from sinkscope.verdicts.questions import CLAIMS, DIFFUSION, judge, overall, sensitivity
 from sinkscope.verdicts.trace_rules import against, drifts, either, fewer_than, later_and_less_sure, present
+from sinkscope.verdicts.verdict import Question
 
 SUPPORTED, CONTRADICTED, OPEN = Status
 keeps = functools.partial(loses, side="below")
@@ -102,7 +103,7 @@ def test_a_text_of_which_all_is_lost():
     runs = {NAMES["mass"]: replace(known.runs[NAMES["mass"]], removed=0.095)}  # of more attention than the mask
     (found,) = judge([replace(known, runs=known.runs | runs)])["robust-1"]["m"]
     assert (found.status, round(found.estimate.value, 9)) == (CONTRADICTED, 1.0)
-    assert "masking each head’s strongest key costs 1" in wording.of_model({wording.NEEDS: found}, brief=True)
+    assert "masking each head’s strongest key costs 1" in wording.of_model({Question.NEEDS_SINKS: found}, brief=True)
     assert collapses(replace(known, runs=known.runs | runs), "top:1").status == SUPPORTED
 
 

@@ -11,7 +11,8 @@ import pytest
 from sinkscope.base.masked import Masked
 from sinkscope.statistics import CLEARANCE, Estimate
 from sinkscope.verdicts import Measure, Number, Reason, Side, Status, Verdict, certain, decide
-from sinkscope.verdicts.verdict import point
+from sinkscope.verdicts.diagnosis import NEEDS_SINKS, QUESTIONS
+from sinkscope.verdicts.verdict import Question, point
 from sinkscope.verdicts.wording import SHORT, bounded_below, counted, evidence, of_model, short, why
 
 ABOVE, BELOW = Side.ABOVE, Side.BELOW
@@ -90,6 +91,11 @@ def test_what_was_masked_is_called_as_in_tables() -> None:
 def test_every_measure_has_a_name_of_its_own() -> None:
     titles = [measure.title for measure in Measure]
     assert len(titles) == len(set(titles)) == len(Measure.__members__)
+
+
+def test_every_question_is_asked_by_its_name() -> None:
+    assert [claim.name for claim in (*QUESTIONS, NEEDS_SINKS)] == list(Question)
+    assert NEEDS_SINKS.rule == next(claim.rule for claim in QUESTIONS if claim.name == "needs its strongest keys")
 
 
 def test_words() -> None:

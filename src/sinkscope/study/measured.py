@@ -21,12 +21,10 @@ from sinkscope.study.names import SINK, control, pooled, role
 from sinkscope.study.paper import TABLE, is_published
 from sinkscope.tasks.registry import base_and_scheme, guessed
 from sinkscope.verdicts import Measure, Verdict
-from sinkscope.verdicts.diagnosis import diagnosis
+from sinkscope.verdicts.diagnosis import NEEDS_SINKS, diagnosis
 from sinkscope.verdicts.mask_rules import reached
 from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
-from sinkscope.verdicts.questions import Claim
 from sinkscope.verdicts.verdict import point
-from sinkscope.verdicts.wording import NEEDS
 
 if TYPE_CHECKING:
     from sinkscope.study.cells import Cell
@@ -95,7 +93,7 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
         asked = [(one, policy) for one in measured_of for policy in (SINK, "top:1") if policy in one.runs]
         if asked:
             first, policy = min(asked, key=lambda each: (not each[0].able, each[0].kind == Kind.TEXTS))
-            verdict = Claim(NEEDS, "loses", {"policy": policy}, yes="yes", no="no").verdict(first)
+            verdict = replace(NEEDS_SINKS, options={"policy": policy}).verdict(first)
             # How near its second control came: a sentence that says no more than the verdict has to know.
             verdicts[model] = verdict.beside_it((Measure.MATCHED, point(reached(first, policy))))
     return verdicts

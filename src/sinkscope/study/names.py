@@ -17,6 +17,7 @@ from sinkscope.policies.mask_top import MaskTop
 from sinkscope.policies.policy import Policy, Rule
 from sinkscope.policies.window import Window
 from sinkscope.verdicts.diagnosis import WINDOW, WINDOW_FIRST
+from sinkscope.verdicts.measures import control as control_of
 
 SINK, NO_SINK = "strongest sink", "strongest key, no sink"
 """Roles of policies: `top:1` at head scope, only where the key is a sink, and only where it is none."""
@@ -96,7 +97,7 @@ def role(policy: str, causal: bool) -> str:
     kind = control(policy)
     if kind is not None:
         like = role(kind.like, causal)
-        return like and f"random({like})" + (",match=mass" if kind.match == "mass" else "")
+        return like and control_of(like, kind.match)
     rule, distant = rule_of(policy)
     if rule == MaskTop(1, epsilon=EPSILON) and causal == distant:
         return SINK

@@ -28,11 +28,15 @@ from sinkscope.sinks.sink_statistics import (
 from sinkscope.sinks.summary_table import summary, table_of
 from sinkscope.statistics import align
 from sinkscope.verdicts import wording
-from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, estimates_of
+from sinkscope.verdicts.measures import Kind, Measures, PolicyRun, control, estimates_of
 from sinkscope.verdicts.questions import Claim, nearby, read
-from sinkscope.verdicts.verdict import Reason, Verdict
+from sinkscope.verdicts.verdict import Question, Reason, Verdict
 
-QUESTIONS = read("diagnosis.toml", yes="yes", no="no")
+QUESTIONS = read("diagnosis.toml", coded=True, yes="yes", no="no")
+NEEDS_SINKS = replace(
+    next(question for question in QUESTIONS if question.name == Question.NEEDS_KEYS), name=Question.NEEDS_SINKS.value
+)
+"""What a study asks beside those of `ss.diagnose`: the same of each head's strongest sink."""
 WINDOW, WINDOW_FIRST = "window", "window, first in sight"
 """Runs under `Window(w)` and `Window(w, first=4)`, whatever the width."""
 
@@ -134,7 +138,7 @@ def diagnose(
         prompts = len(np.unique(statistics["prompt"].values))
         found = Measures(title, kind=Kind.TRACES, prompts=prompts, estimates=estimates_of(table))
         measured.append(replace(found, elsewhere=elsewhere))
-    given = {"none": unmasked, "top:1": top1, "random(top:1)": random1, WINDOW: window, WINDOW_FIRST: window_first}
+    given = {"none": unmasked, "top:1": top1, control("top:1"): random1, WINDOW: window, WINDOW_FIRST: window_first}
     known = {name: result for name, result in given.items() if result is not None}
     if known:
         graded = {name: by_document(result) for name, result in known.items()}

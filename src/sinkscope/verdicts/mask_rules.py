@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.statistics import Estimate, difference
-from sinkscope.verdicts.measures import BASE_ACCURACY, LEAST_TEXTS, Kind, Measure, Measures
+from sinkscope.verdicts.measures import BASE_ACCURACY, LEAST_TEXTS, Kind, Measure, Measures, control
 from sinkscope.verdicts.verdict import Reason, Side, Status, Verdict, certain, point, weighed
 
 POINTS_LOST = 0.05
@@ -97,7 +97,7 @@ def _loses_more(first: Measures, second: Measures, policy: str, rival: Measures)
     )
     # Both must be testable: a mask that missed one model's sinks would make the other look needier.
     for measures in both:
-        uncontrolled = None if f"random({policy})" in measures.runs else Reason.NO_CONTROL
+        uncontrolled = None if control(policy) in measures.runs else Reason.NO_CONTROL
         reason = _untestable(measures, policy) or uncontrolled or _missed(measures, policy)
         if reason is not None:
             return verdict.undecided(reason)
@@ -121,7 +121,7 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
     verdict = _masked(measures, policy, Measure.LOST, measures.lost(policy), POINTS_LOST)
     if verdict.status == CONTRADICTED or verdict.reason == Reason.INTERVAL:
         return verdict.undecided(Reason.NO_LOSS)
-    controls, quiet = (f"random({policy})", _mass_control(policy)), f"{policy},effect=silence"
+    controls, quiet = (control(policy), control(policy, "mass")), f"{policy},effect=silence"
     sinks, rest = f"{policy},epsilon={EPSILON:g}", f"{policy},epsilon={EPSILON:g},among=others"
     if not verdict.decided or not {*controls, quiet} <= measures.runs.keys():
         return verdict.undecided(verdict.reason or Reason.NO_CONTROL)
@@ -166,14 +166,14 @@ def _masked(
     measures: Measures, policy: str, measure: Measure, estimate: Estimate | None, limit: float, side: Side = Side.ABOVE
 ) -> Verdict:  # fmt: skip
     """The estimate against its limit if the policy can be judged at all, with what a reader needs about the mask."""
-    over = {Measure.OVER_COUNT: f"random({policy})", Measure.OVER_MASS: _mass_control(policy)}
+    over = {Measure.OVER_COUNT: control(policy), Measure.OVER_MASS: control(policy, "mass")}
     verdict = weighed(measure, estimate, limit, side, policy).beside_it(
         (Measure.BASE, point(measures.base)),
         (Measure.GUESS, point(measures.guess or math.nan)),
         *((measure, measures.lost(policy, base=name)) for measure, name in over.items()),
         *_about(measures, policy),
     )
-    verdict = replace(verdict, control=measures.lost(f"random({policy})"))
+    verdict = replace(verdict, control=measures.lost(control(policy)))
     return verdict.unless(_untestable(measures, policy))
 
 
@@ -223,9 +223,9 @@ def _not_sinks(measures: Measures, policy: str) -> Reason | None:
     return missed or _control(measures, policy) or _mass(measures, policy)
 
 
-def _control(measures: Measures, policy: str, control: str = "", limit: float = 0.0) -> Reason | None:
+def _control(measures: Measures, policy: str, match: str = "count", limit: float = 0.0) -> Reason | None:
     """A loss speaks about these keys only when masking the same number of random keys costs less."""
-    over = measures.lost(policy, base=control or f"random({policy})")
+    over = measures.lost(policy, base=control(policy, match))
     if over is None:
         return Reason.NO_CONTROL
     if certain(over, limit):
@@ -235,21 +235,16 @@ def _control(measures: Measures, policy: str, control: str = "", limit: float = 
 
 def _mass(measures: Measures, policy: str) -> Reason | None:
     """… and keys with as much attention, or more, too. A control that removed a little less may lose less in proportion."""
-    control = _mass_control(policy)
-    if control in measures.runs and not reached(measures, policy) >= 1 - MATCHED:
+    if control(policy, "mass") in measures.runs and not reached(measures, policy) >= 1 - MATCHED:
         return Reason.UNMATCHED
-    reason = _control(measures, policy, control, measures.part_lost(policy, 1 - reached(measures, policy)))
+    reason = _control(measures, policy, "mass", measures.part_lost(policy, 1 - reached(measures, policy)))
     more = reason == Reason.CONTROL_TOO and reached(measures, policy) > 1 + MATCHED
     return Reason.CONTROL_MORE if more else reason
 
 
-def _mass_control(policy: str) -> str:
-    return f"random({policy}),match=mass"
-
-
 def reached(measures: Measures, policy: str) -> float:
     """The attention that the mass-matched control removed, as a share of what the policy did."""
-    runs = [measures.runs.get(name) for name in (_mass_control(policy), policy)]
+    runs = [measures.runs.get(name) for name in (control(policy, "mass"), policy)]
     removed = [math.nan if run is None else run.removed for run in runs]
     return removed[0] / removed[1] if removed[1] else math.nan
 

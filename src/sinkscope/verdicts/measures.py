@@ -20,7 +20,7 @@ from sinkscope.verdicts.verdict import UNKNOWN
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Form", "Kind", "Measure", "Measures", "PolicyRun", "estimates_of"]
+__all__ = ["Form", "Kind", "Measure", "Measures", "PolicyRun", "control", "estimates_of"]
 
 BASE_ACCURACY = 0.2
 """Under this accuracy without a policy there is nothing to lose, and no verdict."""
@@ -30,6 +30,15 @@ ALL_LOST = 36.0
 """Nats beyond which the share of a probability that is lost would round to 1, and nothing could be lost beyond it."""
 LEAST_TEXTS = 16
 """Fewer texts may all miss the long tail of their distribution: no verdict."""
+
+
+def control(policy: str, match: str = "count") -> str:
+    """What a policy's random control is called, all its draws together. match: "mass": as much attention, not as many keys.
+
+    >>> control("top:1"), control("top:1", "mass")
+    ('random(top:1)', 'random(top:1),match=mass')
+    """
+    return f"random({policy})" + (f",match={match}" if match != "count" else "")
 
 
 class Kind(StrEnum):
@@ -84,7 +93,7 @@ class Measures:
     Attributes:
         about: the task, or the set of traces. prompts: how many the intervals of `estimates` are over.
         estimates: measure by its name → value with its interval.
-        runs: policy → its run; "random(top:1)" and "random(top:1),match=mass" are controls over all their draws.
+        runs: policy → its run; of a `control` over all its draws.
         guess: the accuracy of guessing. counts: measure by its name → prompts, where they differ. void: what means nothing here.
         bears: see `Verdict`. elsewhere: (ε, rule) → estimates of the same traces by it.
         others: the study's other models in the same setting.

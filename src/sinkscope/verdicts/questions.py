@@ -13,7 +13,7 @@ from sinkscope.base.checks import one_of
 from sinkscope.sinks.judging import AUTO
 from sinkscope.verdicts import holdings, mask_rules, trace_rules
 from sinkscope.verdicts.measures import Kind, Measures
-from sinkscope.verdicts.verdict import Reason, Status, Verdict
+from sinkscope.verdicts.verdict import Question, Reason, Status, Verdict
 
 DIFFUSION = ("llada", "dream", "mmada")
 """Families of diffusion models in the paper; a claim on all of them is about every diffusion model."""
@@ -101,8 +101,11 @@ def nearby(settings: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
     return [at for at in settings if at[1] == AUTO and NEARBY[0] <= at[0] <= NEARBY[1]]
 
 
-def read(file: str, **answers: str) -> tuple[Claim, ...]:
-    """The questions of a file of this folder, in its order. answers: yes and no, where the file has no others."""
+def read(file: str, *, coded: bool = False, **answers: str) -> tuple[Claim, ...]:
+    """The questions of a file of this folder, in its order. coded: by their names in `Question`, which has their words.
+
+    answers: yes and no, where the file has no others.
+    """
     told = tomllib.loads((Path(__file__).parent / file).read_text(encoding="utf-8"))
     made = []
     for name, entry in told.items():
@@ -110,7 +113,7 @@ def read(file: str, **answers: str) -> tuple[Claim, ...]:
         words: dict[str, Any] = answers | {key: value for key, value in entry.items() if key != "evidence"}
         words["families"] = tuple(words.get("families", ()))
         kind = Kind(entry.get("evidence", Kind.TRACES))
-        made.append(Claim(name, options.pop("rule"), options, kind, **words))
+        made.append(Claim(Question[name].value if coded else name, options.pop("rule"), options, kind, **words))
     return tuple(made)
 
 

@@ -27,6 +27,21 @@ class Status(StrEnum):
     UNDECIDED = "undecided"
 
 
+class Question(StrEnum):
+    """What is asked of a model: of its traces, and of accuracies under masks; diagnosis.toml decides them by these names."""
+
+    SINKS = "sinks"
+    DRAINS = "drains or hubs"
+    MOVING = "moving"
+    DRIFT = "drift"
+    MEANING = "semantic or positional"
+    START = "only at the start"
+    LEARNED = "sinks without a token"
+    NEEDS_KEYS = "needs its strongest keys"
+    NEEDS_FIRST = "needs its first tokens"
+    NEEDS_SINKS = "needs its strongest sinks"
+
+
 class Side(StrEnum):
     """Where the estimate of a claim that holds lies."""
 
@@ -35,50 +50,63 @@ class Side(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why nothing is decided, in words."""
+    """Why nothing is decided, in words; `brief`: in a word or two, beside an estimate that may look decided by itself."""
+
+    brief: str
+
+    def __new__(cls, words: str, brief: str = "") -> Reason:
+        """A text with its short form; it is read back by its words alone."""
+        reason = str.__new__(cls, words)
+        reason._value_, reason.brief = words, brief or words
+        return reason
 
     NOT_MEASURED = "not measured"
-    INTERVAL = "the interval includes the limit"
-    NO_INTERVAL = "one prompt has no interval"
-    NONE_SEEN = "none was seen, which has no interval"
-    TOO_FEW = "too few documents or steps"
-    TOO_FEW_SEEDS = "too few seeds"
+    INTERVAL = "the interval includes the limit", "too wide"
+    NO_INTERVAL = "one prompt has no interval", "too few"
+    NONE_SEEN = "none was seen, which has no interval", "too few"
+    TOO_FEW = "too few documents or steps", "too few"
+    TOO_FEW_SEEDS = "too few seeds", "too few"
     TOO_FEW_RIGHT = (
-        "no two skills have enough right answers at equal unmasked accuracy; ask more documents, or other levels"
+        "no two skills have enough right answers at equal unmasked accuracy; ask more documents, or other levels",
+        "too few",
     )
-    NO_SINKS = "it has no sinks to describe"
-    NOT_JUDGED = "no key could be judged"
-    NOT_IDENTIFIABLE = "not identifiable from these prompts"
-    NOTHING_TO_LOSE = "too little is there to be lost"
-    NOTHING_LEFT = "too little is left to lose more"
-    NO_LOSS = "no loss is certain, so none is to be explained"
-    SINKS_MISSED = "too few of the sinks were masked"
-    STRONGEST_MISSED = "the strongest sinks were missed, so other keys may matter"
-    NO_CONTROL = "there is no control to compare with"
-    CONTROL_TOO = "masking random keys costs that too"
-    CONTROL_MAY = "the control may lose as much"
-    UNMATCHED = "the control did not remove as much attention"
-    CONTROL_MORE = "keys that cost as much removed more attention"
-    NO_HALVES = "the mask was not run on sinks alone and on other keys alone"
-    OTHERS_MAY = "masking the keys that are no sinks may cost as much"
+    NO_SINKS = "it has no sinks to describe", "no sinks"
+    NOT_JUDGED = "no key could be judged", "not measured"
+    NOT_IDENTIFIABLE = "not identifiable from these prompts", "too few"
+    NOTHING_TO_LOSE = "too little is there to be lost", "nothing to lose"
+    NOTHING_LEFT = "too little is left to lose more", "nothing to lose"
+    NO_LOSS = "no loss is certain, so none is to be explained", "no loss"
+    SINKS_MISSED = "too few of the sinks were masked", "sinks missed"
+    STRONGEST_MISSED = "the strongest sinks were missed, so other keys may matter", "sinks missed"
+    NO_CONTROL = "there is no control to compare with", "not measured"
+    CONTROL_TOO = "masking random keys costs that too", "random too"
+    CONTROL_MAY = "the control may lose as much", "random too"
+    UNMATCHED = "the control did not remove as much attention", "control unlike"
+    CONTROL_MORE = "keys that cost as much removed more attention", "control unlike"
+    NO_HALVES = "the mask was not run on sinks alone and on other keys alone", "not measured"
+    OTHERS_MAY = "masking the keys that are no sinks may cost as much", "others too"
     UNDAMAGED = (
-        "no two controls did a little less and a little more damage, and fragile tokens lose most under any mask"
+        "no two controls did a little less and a little more damage, and fragile tokens lose most under any mask",
+        "control unlike",
     )
-    DAMAGE_MAY = "it may be the damage: controls that did less and more of it do not say the same"
-    SILENCE_DISAGREES = "silencing the same keys says something else"
-    NO_RIVAL = "there is no model to compare with"
-    TIES = "too many selections were ties"
-    NO_EVENTS = "the runs have no such events"
-    EVENTS_UNRELATED = "not shown to move with the events"
-    NO_MAJORITY = "neither is certainly the majority"
-    EPSILON = "another threshold between ε = 2 and 6 says something else"
-    CHANCE = "noise that lasts as long moves as much"
-    EASY_MAY = "easy answers alone may make it: the losses may be in proportion to those under the control"
-    FLOOR = "nothing is left, and the losses only mirror those of random keys"
-    NO_MASKS = "a causal model has no mask tokens"
-    CANNOT_MOVE = "a causal model computes keys and values once: they cannot move"
-    NO_BLOCKS = "a causal model has no block that is all masks at first"
-    ELSEWHERE_TOO = "sinks tell it; that they tell more than other places is not shown"
+    DAMAGE_MAY = "it may be the damage: controls that did less and more of it do not say the same", "control unlike"
+    SILENCE_DISAGREES = "silencing the same keys says something else", "silence differs"
+    NO_RIVAL = "there is no model to compare with", "not measured"
+    TIES = "too many selections were ties", "ties"
+    NO_EVENTS = "the runs have no such events", "too few"
+    EVENTS_UNRELATED = "not shown to move with the events", "chance"
+    NO_MAJORITY = "neither is certainly the majority", "too wide"
+    EPSILON = "another threshold between ε = 2 and 6 says something else", "ε decides"
+    CHANCE = "noise that lasts as long moves as much", "chance"
+    EASY_MAY = (
+        "easy answers alone may make it: the losses may be in proportion to those under the control",
+        "easy answers",
+    )
+    FLOOR = "nothing is left, and the losses only mirror those of random keys", "nothing to lose"
+    NO_MASKS = "a causal model has no mask tokens", "not of causal"
+    CANNOT_MOVE = "a causal model computes keys and values once: they cannot move", "not of causal"
+    NO_BLOCKS = "a causal model has no block that is all masks at first", "not of causal"
+    ELSEWHERE_TOO = "sinks tell it; that they tell more than other places is not shown", "others too"
 
 
 class Number(NamedTuple):

@@ -15,7 +15,7 @@ from sinkscope.verdicts.holdings import KIND, KINDS
 from sinkscope.verdicts.mask_rules import MATCHED
 from sinkscope.verdicts.measures import LEAST_TEXTS
 from sinkscope.verdicts.questions import HOLDINGS, Judged, overall
-from sinkscope.verdicts.verdict import Reason, Status, Verdict
+from sinkscope.verdicts.verdict import UNKNOWN, Question, Reason, Status, Verdict, point
 
 SHORT = 72
 """Characters of a verdict's evidence on a line of a terminal."""
@@ -26,37 +26,21 @@ PROBED = {
     "contradicted": "sinks do not tell it to a linear probe",
 }
 MODEL = {
-    "drains or hubs": {"drains": "mostly drains", "hubs": "mostly hubs", "both": "drains and hubs"},
-    "moving": {
+    Question.DRAINS: {"drains": "mostly drains", "hubs": "mostly hubs", "both": "drains and hubs"},
+    Question.MOVING: {
         "static": "mostly fixed", "moving": "mostly moving", "flickering": "mostly flickering", "vanishing": "mostly vanishing",
         "emerging": "mostly emerging late", "intermittent": "mostly coming and going at one position",
         "mixed": "some fixed and some moving",
     },
 }  # fmt: skip
-NEEDS = "needs its strongest sinks"
-"""A question of studies beside those of `ss.diagnose`."""
-WHY = {
-    "not measured": (Reason.NOT_MEASURED, Reason.NO_CONTROL, Reason.NO_HALVES, Reason.NO_RIVAL, Reason.NOT_JUDGED),
-    "too few": (
-        Reason.NO_INTERVAL, Reason.NONE_SEEN, Reason.TOO_FEW, Reason.TOO_FEW_SEEDS, Reason.TOO_FEW_RIGHT, Reason.NOT_IDENTIFIABLE,
-        Reason.NO_EVENTS,
-    ),
-    "too wide": (Reason.INTERVAL, Reason.NO_MAJORITY), "no sinks": (Reason.NO_SINKS,), "no loss": (Reason.NO_LOSS,),
-    "nothing to lose": (Reason.NOTHING_TO_LOSE, Reason.NOTHING_LEFT, Reason.FLOOR),
-    "sinks missed": (Reason.SINKS_MISSED, Reason.STRONGEST_MISSED), "random too": (Reason.CONTROL_TOO, Reason.CONTROL_MAY),
-    "control unlike": (Reason.UNMATCHED, Reason.UNDAMAGED, Reason.CONTROL_MORE, Reason.DAMAGE_MAY),
-    "others too": (Reason.OTHERS_MAY, Reason.ELSEWHERE_TOO),
-    "silence differs": (Reason.SILENCE_DISAGREES,), "ties": (Reason.TIES,), "ε decides": (Reason.EPSILON,),
-    "chance": (Reason.EVENTS_UNRELATED, Reason.CHANCE), "easy answers": (Reason.EASY_MAY,),
-    "not of causal": (Reason.NO_MASKS, Reason.CANNOT_MOVE, Reason.NO_BLOCKS),
-}  # fmt: skip
-"""Why nothing is decided, in a word or two: beside an estimate, which may look decided by itself."""
+NEEDS = Question.NEEDS_SINKS, Question.NEEDS_KEYS
+"""Whether a model needs them: of a study, and else of `ss.diagnose`."""
 TO_MEASURE = {
-    "drains or hubs": "record norms: capture=ss.Capture(anatomy=True), or --anatomy",
-    "needs its strongest keys": "ss.diagnose(trace, unmasked=…, top1=…, random1=…)",
-    "needs its first tokens": "ss.diagnose(trace, unmasked=…, window=…, window_first=…)",
+    Question.DRAINS: "record norms: capture=ss.Capture(anatomy=True), or --anatomy",
+    Question.NEEDS_KEYS: "ss.diagnose(trace, unmasked=…, top1=…, random1=…)",
+    Question.NEEDS_FIRST: "ss.diagnose(trace, unmasked=…, window=…, window_first=…)",
 }
-"""Question → what a reader can do where it was not measured."""
+"""What a reader can do where a question was not measured."""
 COUNTED = (Reason.INTERVAL, Reason.TOO_FEW, Reason.TOO_FEW_SEEDS)
 """Reasons that more of what n counts may do away with."""
 LEAST = 8
@@ -134,9 +118,9 @@ def bounded_below(verdict: Verdict) -> Verdict:
     """Without intervals of too few texts: 1 − exp(−nats lost) has no lower end, and that of five texts was −7924 to 99 points."""
     if verdict.unit != "text" or verdict.n >= LEAST_TEXTS:
         return verdict
-    numbers = tuple(number._replace(estimate=_value(number.estimate)) for number in verdict.numbers)
-    control = None if verdict.control is None else _value(verdict.control)
-    return replace(verdict, estimate=_value(verdict.estimate), control=control, numbers=numbers)
+    numbers = tuple(number._replace(estimate=point(number.estimate.value)) for number in verdict.numbers)
+    control = None if verdict.control is None else point(verdict.control.value)
+    return replace(verdict, estimate=point(verdict.estimate.value), control=control, numbers=numbers)
 
 
 def evidence(verdict: Verdict) -> str:
@@ -164,7 +148,7 @@ def because(verdict: Verdict) -> str:
 
 def why(verdict: Verdict) -> str:
     """The same in a word or two; "" where it is decided."""
-    return next((word for word, reasons in WHY.items() if verdict.reason in reasons), "")
+    return verdict.reason.brief if verdict.reason else ""
 
 
 def answer(verdict: Verdict) -> str:
@@ -238,11 +222,10 @@ def of_model(verdicts: Mapping[str, Verdict], brief: bool = False) -> str:
     brief: without intervals and kinds of sinks, for a terminal.
     """
     nothing = Verdict(reason=Reason.NOT_MEASURED)
-    present = verdicts.get("sinks", nothing)
-    needs = next((verdicts[name] for name in (NEEDS, "needs its strongest keys") if name in verdicts), nothing)
+    present, needs = verdicts.get(Question.SINKS, nothing), _first(verdicts, *NEEDS) or nothing
     if present.answer == "present":
         kinds = [MODEL[name].get(verdicts.get(name, nothing).answer, "") for name in MODEL if not brief]
-        share = shown(_value(present.estimate) if brief else present.estimate, "share")
+        share = shown(point(present.estimate.value) if brief else present.estimate, "share")
         sinks = ", ".join(filter(None, [f"Sinks in {share} of heads and steps", *kinds]))
     elif present.status == Status.CONTRADICTED:
         sinks = f"No sinks were found ({evidence(present)})"
@@ -251,9 +234,13 @@ def of_model(verdicts: Mapping[str, Verdict], brief: bool = False) -> str:
     return f"{sinks}; {_cost(needs, brief)}."
 
 
+def _first(verdicts: Mapping[str, Verdict], *questions: str) -> Verdict | None:
+    return next((verdicts[name] for name in questions if name in verdicts), None)
+
+
 def counted(verdicts: Mapping[str, Verdict]) -> str:
     """How much the sentences about a model rest on: "3 prompts and 16 documents"; "" where there is nothing."""
-    asked = (verdicts.get(name) for name in ("sinks", NEEDS if NEEDS in verdicts else "needs its strongest keys"))
+    asked = verdicts.get(Question.SINKS), _first(verdicts, *NEEDS)
     return " and ".join(f"{one.n} {one.unit}{'' if one.n == 1 else 's'}" for one in asked if one is not None and one.n)
 
 
@@ -269,13 +256,13 @@ def _cost(verdict: Verdict, brief: bool) -> str:
     if 0 < verdict.n < (LEAST_TEXTS if verdict.unit == "text" else LEAST) and not verdict.decided:
         return f"what masking {key} costs is undecided: {verdict.n} {verdict.unit}s are too few"
     form: Form = "share" if verdict.unit == "text" else "points"
-    cost = f"masking {key} costs {shown(_value(verdict.estimate) if brief else verdict.estimate, form)}"
+    cost = f"masking {key} costs {shown(point(verdict.estimate.value) if brief else verdict.estimate, form)}"
     cost += " of a token’s probability" if verdict.unit == "text" else ""
-    reached = (verdict.number(Measure.MATCHED) or Estimate(math.nan, math.nan, math.nan)).value
+    reached = (verdict.number(Measure.MATCHED) or UNKNOWN).value
     nearest = "keys nearest in attention" + (f" ({100 * reached:.0f} % of it)" if reached < 1 - MATCHED else "")
     for name, lost in (("random keys", verdict.control), (nearest, _nearest(verdict))):
         if lost is not None:
-            cost += f", {name} {shown(_value(lost) if brief else lost, form).replace(' points', '')}"
+            cost += f", {name} {shown(point(lost.value) if brief else lost, form).replace(' points', '')}"
     if verdict.status == Status.UNDECIDED:
         return f"{cost}: undecided" + ("" if verdict.reason == Reason.INTERVAL else f" ({why(verdict)})")
     if verdict.status == Status.CONTRADICTED:
@@ -283,11 +270,6 @@ def _cost(verdict: Verdict, brief: bool) -> str:
     beyond = verdict.number(Measure.OVER_MASS)
     both = beyond is not None and beyond.above(0.0) and reached >= 1 - MATCHED
     return f"{cost}: {'more than both controls' if both else 'that sinks are the reason is open'}"
-
-
-def _value(estimate: Estimate) -> Estimate:
-    """Without its interval."""
-    return Estimate(estimate.value, math.nan, math.nan)
 
 
 def _nearest(verdict: Verdict) -> Estimate | None:
@@ -298,4 +280,4 @@ def _nearest(verdict: Verdict) -> Estimate | None:
     # Of texts the loss is of a probability, whose factors multiply.
     text = verdict.unit == "text"
     lost = 1 - (1 - verdict.estimate.value) / (1 - beyond.value) if text else verdict.estimate.value - beyond.value
-    return Estimate(lost, math.nan, math.nan)
+    return point(lost)

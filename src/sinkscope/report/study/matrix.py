@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sinkscope.report.study.source import StudySource
-from sinkscope.statistics import Estimate
 from sinkscope.study.paper import is_published
 from sinkscope.verdicts import Verdict, wording
-from sinkscope.verdicts.diagnosis import QUESTIONS
+from sinkscope.verdicts.diagnosis import NEEDS_SINKS, QUESTIONS
 from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall
+from sinkscope.verdicts.verdict import point
 
 MARGIN = 6.0
 """Percent of a line that are left free at both ends of its scale."""
@@ -47,13 +47,13 @@ class Line:
 
 
 def _numbers(verdict: Verdict) -> tuple[float, ...]:
-    estimate = verdict.estimate if verdict.estimate.known else Estimate(verdict.estimate.value, math.nan, math.nan)
+    estimate = verdict.estimate if verdict.estimate.known else point(verdict.estimate.value)
     return (*estimate, math.nan if verdict.limit is None else verdict.limit)
 
 
 def bare(verdict: Verdict) -> str:
     """The estimate without its interval; "" where there is none."""
-    value = Estimate(verdict.estimate.value, math.nan, math.nan)
+    value = point(verdict.estimate.value)
     known = verdict.measure is not None and math.isfinite(value.value)
     return wording.shown(value, verdict.measure.form) if known and verdict.measure is not None else ""
 
@@ -61,11 +61,9 @@ def bare(verdict: Verdict) -> str:
 def findings(source: StudySource) -> dict[str, Any] | None:
     """The instrument's own questions; None where nothing was diagnosed."""
     models = list(source.diagnoses)
-    depends = next(question for question in QUESTIONS if question.decide == "loses")
-    asked = (replace(depends, name=wording.NEEDS), *QUESTIONS)
     lines = [
         Line(one, {model: [found for name, found in source.diagnoses[model].items() if name == one.name] for model in models})
-        for one in asked
+        for one in (NEEDS_SINKS, *QUESTIONS)
     ]  # fmt: skip
     lines = [line for line in lines if any(line.verdicts.values())]
     return {"models": models, "themes": {"": lines}} if models else None

@@ -25,6 +25,7 @@ from sinkscope.study.plugged import PLUGINS
 from sinkscope.study.spec import to_toml
 from sinkscope.tasks.evaluation import confined_by
 from sinkscope.verdicts import wording
+from sinkscope.verdicts.verdict import Question
 
 Shown = Mapping[str, Any] | None
 
@@ -103,6 +104,7 @@ def environment() -> Environment:
     made.filters["listed"] = partial(listed, most=look.NAMED)
     made.globals |= {
         "wording": wording, "bare": matrix.bare, "short": short, "label": label, "answers_of": answers_of,
+        "Question": Question,
     }  # fmt: skip
     return made
 
