@@ -41,6 +41,8 @@ ACCURACY = {
     **{f"random(top:5){seed}": (0.83, 0.51) for seed in DRAWS},
 }  # fmt: skip
 """Policy → share of right answers of the diffusion model, and of the causal one."""
+FURTHER = ("top:2", "top:3", "above:3", "first:1", "top:1@layer", "window:32")
+"""Policies of a study of many models, beside those: with them twelve, and none."""
 _CAUSAL, _DIFFUSION = (grid.policies for grid in spec.read("organisms").evaluate)
 ORGANISMS = {
     "organism/scratch": _DIFFUSION, "organism/causal": _CAUSAL, "organism/adapted": _DIFFUSION, "organism/multimodal": _DIFFUSION,
@@ -81,7 +83,7 @@ def make(
     cells, evaluated, parts = [], [], {}
     for model in study.models:
         family = families[model.name]
-        for policy in ORGANISMS[model.name] if organisms else ACCURACY:
+        for policy in ORGANISMS[model.name] if organisms else (*ACCURACY, *(FURTHER if models > 2 else ())):
             cell = _cell("evaluate", model, family, policy)
             cells.append(cell)
             answers = _answers(cell, ACCURACY.get(policy, (0.5, 0.4))[FAMILIES.index(family)])
@@ -107,7 +109,11 @@ def make(
     about = {"model": names[0], "decoding_name": "short", "policy": "top:1"}
     frames["replay"] = pd.DataFrame([{**about, "n": 3, "kl": 0.01234, "flipped": 0.25, "changed": None}])
     frames["pairs"] = pd.DataFrame(
-        [{**about, "document": f"d{i}", "measure": "delay", "value": i / 7} for i in range(3)]
+        [
+            {**about, "document": f"d{i}", "measure": measure, "value": i / 7}
+            for measure in ("delay", "attention to old sinks", "attention to new sinks")
+            for i in range(3)
+        ]
     )
     frames |= tables.verdicts(frames, tables.studied(cells))
     tables.write(store, frames)

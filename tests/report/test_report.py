@@ -13,6 +13,7 @@ from tests.report.driving import STATE, centre
 from sinkscope.report.study import make_report
 from sinkscope.report.study.page import sections
 from sinkscope.report.study.source import read
+from sinkscope.study.names import control, label
 from sinkscope.verdicts.wording import of_model
 
 pytestmark = [
@@ -253,6 +254,9 @@ def test_a_study_of_many_models_opens_fast_and_stays_readable(shared, tmp_path):
     """Twenty models under twelve policies."""
     made = studies.make(tmp_path, models=20)
     make_report(made)
+    found = read(made)
+    policies = {policy for policy in found.frames["results"]["policy"] if control(policy) is None} - {"none"}
+    assert (len(found.models), len(policies)) == (20, 12)
     before = shared.busy()
     shared.open(made / "report.html")
     assert shared.busy() - before < 2, "seconds of processor time, whatever else the machine does"
@@ -264,6 +268,10 @@ def test_a_study_of_many_models_opens_fast_and_stays_readable(shared, tmp_path):
             )
             assert cells == 0, "no verdict is cut"
     assert shared.js("document.querySelectorAll('.found li').length") == 20
+    charts = "[...document.querySelectorAll('#masking figure svg.chart')]"
+    words = shared.js(f"{charts}.map((chart) => chart.textContent)")
+    assert len(words) == 20
+    assert all(label(policy, at % 2 == 1)[:20] in text for at, text in enumerate(words) for policy in policies)
     assert shared.problems() == []
 
 

@@ -78,19 +78,31 @@ def test_every_row_of_the_result_table_is_on_the_page(report, planted):
 
 def test_the_claims_are_those_that_the_rules_give(report, planted):
     from sinkscope.report.study.source import read
-    from sinkscope.verdicts.wording import evidence
+    from sinkscope.verdicts.wording import because, evidence
 
     shown = report.js(
         "[...document.querySelectorAll('#claims [data-status]')].map((e) => [e.closest('[data-claim]').dataset.claim,"
         " e.dataset.model, e.dataset.about, e.dataset.status, e.querySelector('.badge').textContent,"
         " e.querySelector('.evidence').textContent])"
     )
+    judged = read(planted).judged
     wanted = {
         (claim, model, verdict.about): (verdict.status.value, evidence(verdict))
-        for claim, row in read(planted).judged.items()
+        for claim, row in judged.items()
         for model, verdicts in row.items()
         for verdict in verdicts
     }
+    folded = report.js(
+        "[...document.querySelectorAll('#claims li[data-claim]')].map((e) => [e.dataset.claim, e.textContent])"
+    )
+    unmeasured = dict(folded)
+    assert 0 < len(unmeasured) == len(folded)
+    for claim, text in unmeasured.items():  # nothing of them was measured: they are named, with why, and are no lines
+        told = [verdict for verdicts in judged[claim].values() for verdict in verdicts]
+        assert all(verdict.estimate.value != verdict.estimate.value and because(verdict) in text for verdict in told), (
+            text
+        )
+    wanted = {key: verdict for key, verdict in wanted.items() if key[0] not in unmeasured}
     assert {(claim, model, about): (badge, text) for claim, model, about, _, badge, text in shown} == wanted
     assert all(status == badge for *_, status, badge, _ in shown)
     assert {"supported", "contradicted", "undecided"} == {status for *_, status, _, _ in shown}

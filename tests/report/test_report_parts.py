@@ -25,6 +25,7 @@ from sinkscope.report.study import charts, drawing, make_report, matrix, overvie
 from sinkscope.report.study.cells import Cell, columns_table, value
 from sinkscope.report.study.charts import Series
 from sinkscope.report.study.page import environment, report_page, sections
+from sinkscope.report.study.tables import mechanisms
 from sinkscope.statistics import Estimate
 from sinkscope.study import spec, tables
 from sinkscope.study.measured import Studied, collect, diagnoses
@@ -235,7 +236,9 @@ def test_claims_come_after_the_findings_where_the_models_do_not_bear_on_them(pla
     models = [replace(model, source="organism/scratch") for model in found.study.models]
     of_others = shown(report_page(replace(found, study=replace(found.study, models=tuple(models)))))
     assert "claims" not in of_others
-    assert of_others.index("far") > of_others.index("traces") > of_others.index("findings")
+    assert (
+        of_others.index("traces") > of_others.index("far") > of_others.index("mechanisms") > of_others.index("findings")
+    )
     both = replace(found, study=replace(found.study, models=(models[0], *found.study.models[1:])))
     assert {"claims", "far"} <= set(shown(report_page(both)))
     assert [matrix.claims(both, near=near)["models"] for near in (True, False)] == [found.models[1:], found.models[:1]]
@@ -321,6 +324,18 @@ def test_every_page_that_the_report_names_is_in_the_documentation(planted: Path)
     assert not re.search(r"docs/\w+\.md|the page on", page)
 
 
+def test_what_a_policy_changes_opens_with_pictures(planted: Path):
+    """Of replays, and of pairs of traces whose confidence cannot be compared with right tokens."""
+    found = source.read(planted)
+    made = mechanisms(found)
+    assert [title for title, _ in made["replayed"]] == [f"{found.models[0]}, short"]
+    assert [title for title, _ in made["moved"]] == [f"{found.models[0]}, short, top:1"]
+    page = report_page(found)
+    section = page[page.index('<section id="mechanisms"') :]
+    assert 0 < section.index("<svg") < section.index("<table")
+    assert section.index("attention goes when") < section.index("<table")
+
+
 @pytest.mark.slow
 def test_measurements_that_some_studies_have_get_a_section(planted: Path):
     found = source.read(planted)
@@ -357,7 +372,8 @@ def test_what_sinks_hold_gets_a_section(planted: Path):
     measured = pd.DataFrame([{**about, **place, "layer": -1}])
     page = report_page(replace(found, frames={**found.frames, "holdings": holdings, "inspection": measured}))
     assert "inspection" in shown(page)
-    assert "undecided: the interval includes the limit" in page
+    assert f"Undecided for {look.short(found.models[0])}: whether sinks hold anything." in page
+    assert f"{Reason.INTERVAL.value}" in page[page.index(KIND) :]
     assert 'data-at="holdings/1/value"' in page
     assert 'data-at="inspection/0/value' in page
 

@@ -58,4 +58,8 @@ def test_confidence_and_right_tokens_are_drawn(tmp_path: Path) -> None:
     axes = drawn.figure.axes[0]
     assert axes.get_title("left") == "m, top:1"
     assert len(axes.containers) == 2
+    course = drawn.figure.axes[1]
+    assert [list(line.get_xdata()) for line in course.lines[:1]] == [[1, 2, 3]]
+    old = plot_calibration(told[told["third"].isna()].drop(columns="third"))  # a study of before
+    assert len(old.figure.axes[0].containers) == 2
     assert all(path.stat().st_size > 0 for path in drawn.save(tmp_path))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from tests.sinks import synthetic
 
 from sinkscope.sinks import calibration, compare_traces, mechanisms
+from sinkscope.sinks.calibration import by_thirds
 from sinkscope.sinks.measures import Measure
 
 
@@ -33,7 +35,14 @@ def test_wrong_and_unsure_are_told_apart() -> None:
         rows = mechanisms(compared).set_index("measure")
         assert rows.loc[Measure.RIGHT_CHANGE.named(), "value"] == pytest.approx(-wrong, abs=0.06)
         assert rows.loc[Measure.OVERCONFIDENCE.named(), "value"] == pytest.approx(over, abs=0.06)
-    table = calibration(compare_traces(*pair(0.4, 0.05))).set_index(["run", "low_edge"])
+    compared = compare_traces(*pair(0.4, 0.05))
+    every = calibration(compared)
+    pd.testing.assert_frame_equal(every, calibration(by_thirds(compared)))
+    course = every[every["third"].notna()]
+    assert [*course["third"], *course["run"]] == [1, 2, 3] * 2 + ["without"] * 3 + ["masked"] * 3
+    whole = every[every["third"].isna() & every["low_edge"].isna()]
+    assert list(course.groupby("run", sort=False)["positions"].sum()) == list(whole["positions"])
+    table = every[every["third"].isna()].set_index(["run", "low_edge"])
     assert table.loc[("without", 0.9), "right"] == 1.0
     assert table.loc[("masked", 0.8), "confidence"] == pytest.approx(0.85)
     assert 0.5 < table.loc[("masked", 0.8), "right_low"] < 0.6 < table.loc[("masked", 0.8), "right_high"] < 0.75

@@ -22,6 +22,8 @@ PROBABILITY = "probability"
 RUNS = "without", "masked"
 COUNTS = "calibration_positions", "calibration_confidence", "calibration_right"
 """Variables of a comparison, [sample, run, step, bin]."""
+THIRDS = 3
+"""Parts of a generation between which calibration is compared."""
 
 
 def confidence_unit(data: xr.Dataset) -> str:
@@ -56,22 +58,31 @@ def calibrated(
     return out
 
 
-def calibration(comparison: xr.Dataset) -> pd.DataFrame:
-    """Confidence against right tokens, from `compare_traces` (its steps may be summed up).
+def by_thirds(comparison: xr.Dataset) -> xr.Dataset:
+    """The counts of a comparison by thirds of its steps, [sample, run, bin, third]: all that `calibration` reads."""
+    steps = comparison.sizes["step"]
+    third = np.arange(steps) * THIRDS // steps
+    return (comparison[list(COUNTS)] * xr.DataArray(np.eye(THIRDS)[third], dims=("step", "third"))).sum("step")
 
-    A row for each run and tenth of confidence, and one for all. Columns: run ("without" or "masked"), low_edge (of the tenth;
-    NaN: all), positions, confidence (mean), right (share, with its 95 % interval over prompts).
+
+def calibration(comparison: xr.Dataset) -> pd.DataFrame:
+    """Confidence against right tokens, from `compare_traces` (or its counts `by_thirds`).
+
+    For each run a row for each tenth of confidence, one for all, and one for each third of the steps. Columns: run ("without" or
+    "masked"), third (1 to 3; NaN: all), low_edge (of the tenth; NaN: all), positions, confidence (mean), right (share, with its
+    95 % interval over prompts). Rows without a position are left out.
     """
-    counts = np.stack([comparison[name].sum(set(comparison[name].dims) - {"sample", "run", "bin"}) for name in COUNTS])
+    summed = comparison if "third" in comparison.dims else by_thirds(comparison)
+    counts = np.stack([summed[name].transpose("run", "sample", "third", "bin") for name in COUNTS], axis=1)
     rows = []
-    for run, tenths in zip(RUNS, counts.transpose(2, 0, 1, 3), strict=True):
-        whole = tenths.sum(axis=-1, keepdims=True)
-        each = np.moveaxis(np.append(tenths, whole, axis=-1), -1, 0)
-        for edge, (positions, sure, right) in zip((*np.arange(BINS) / BINS, np.nan), each, strict=True):
+    for run, each in zip(RUNS, counts, strict=True):
+        tenths = [(np.nan, i / BINS, each[..., i].sum(axis=-1)) for i in range(BINS)]
+        course = [(i + 1, np.nan, each[:, :, i].sum(axis=-1)) for i in range(THIRDS)]
+        for third, edge, (positions, sure, right) in (*tenths, (np.nan, np.nan, each.sum(axis=(2, 3))), *course):
             if positions.sum():
                 share = ratio_interval(right, positions, None, "share")
-                rows.append((run, edge, int(positions.sum()), sure.sum() / positions.sum(), *share))
-    columns = ["run", "low_edge", "positions", "confidence", "right", "right_low", "right_high"]
+                rows.append((run, third, edge, int(positions.sum()), sure.sum() / positions.sum(), *share))
+    columns = ["run", "third", "low_edge", "positions", "confidence", "right", "right_low", "right_high"]
     return frame(pd.DataFrame(rows, columns=columns), interval="95 %, over prompts")
 
 

@@ -44,7 +44,7 @@ from sinkscope.base.masked import MASK, Masked
 from sinkscope.base.text import csv_text
 from sinkscope.inspection.survey import probe_names, survey_table
 from sinkscope.sinks import calibration, compare_traces, mechanisms, merge, summary
-from sinkscope.sinks.calibration import COUNTS
+from sinkscope.sinks.calibration import by_thirds
 from sinkscope.sinks.depth import depth_table
 from sinkscope.sinks.summary_table import settings_table
 from sinkscope.statistics import mean_interval
@@ -284,7 +284,7 @@ def pairs(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
             compared = compare_traces(without, under, **cell.sinks)
             about = {**cell.columns(), "document": row.document}
             frames["pairs"].append(with_columns(mechanisms(compared), about))
-            counts.append(compared[list(COUNTS)].sum("step"))
+            counts.append(by_thirds(compared))
         whole = calibration(xr.concat(counts, dim="sample"))
         frames["calibration"].append(with_columns(whole, cell.columns()))
     return {name: pd.concat(made, ignore_index=True) for name, made in frames.items() if made}

@@ -11,19 +11,26 @@ BOUNDS = ("right", "right_low", "right_high")
 
 
 def plot_calibration(table: pd.DataFrame) -> look.PaperFigure:
-    """A panel for each model and policy of the table `calibration`: share of right tokens by tenths of confidence."""
-    shown = table[["model", "policy", "run", "low_edge", "positions", "confidence", *BOUNDS]].reset_index(drop=True)
+    """A column for each model and policy of the table `calibration`: right tokens by tenths of confidence, and by thirds of the
+    generation, with the mean confidence dashed."""
+    columns = ["model", "policy", "run", "third", "low_edge", "positions", "confidence", *BOUNDS]
+    shown = table.reindex(columns=columns).reset_index(drop=True)  # studies of before have no thirds
     panels = list(dict.fromkeys(zip(shown["model"], shown["policy"], strict=True)))
     with look.style():
-        figure, axes = look.sheet(1, len(panels), look.PAGE, 2.4)
-        for axis, (model, policy) in zip(axes[0], panels, strict=True):
-            own = shown[(shown["model"] == model) & (shown["policy"] == policy) & shown["low_edge"].notna()]
-            axis.plot([0, 1], [0, 1], color="#7f7f7f", linewidth=0.6)
+        figure, axes = look.sheet(2, len(panels), look.PAGE, 4.4, sharey=True)
+        for (tenths, course), (model, policy) in zip(axes.T, panels, strict=True):
+            tenths.plot([0, 1], [0, 1], color="#7f7f7f", linewidth=0.6)
             for run, colour in COLOURS.items():
-                look.interval_line(axis, own[own["run"] == run].sort_values("confidence"), "confidence", BOUNDS, colour)
-            axis.set_title(f"{look.short(str(model))}, {policy}")
-            axis.set_xlabel("confidence")
-        axes[0][0].set_ylabel("right tokens")
+                own = shown[(shown["model"] == model) & (shown["policy"] == policy) & (shown["run"] == run)]
+                by_tenth = own[own["low_edge"].notna()].sort_values("confidence")
+                look.interval_line(tenths, by_tenth, "confidence", BOUNDS, colour)
+                by_third = own[own["third"].notna()]
+                look.interval_line(course, by_third, "third", BOUNDS, colour)
+                course.plot(by_third["third"], by_third["confidence"], "--", linewidth=0.8, color=colour)
+            tenths.set(title=f"{look.short(str(model))}, {policy}", xlabel="confidence")
+            course.set(xlabel="third of the generation", xlim=(0.8, 3.2), xticks=[1, 2, 3])
+        for axis in axes[:, 0]:
+            axis.set_ylabel("right tokens")
         handles = [axes[0][0].plot([], [], "o", color=colour, label=run)[0] for run, colour in COLOURS.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return look.finished("calibration", figure, shown)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sinkscope.report.figures.look import short
 from sinkscope.report.study.source import StudySource
 from sinkscope.study.paper import is_published
-from sinkscope.verdicts import Verdict, wording
+from sinkscope.verdicts import Reason, Verdict, wording
 from sinkscope.verdicts.diagnosis import NEEDS_SINKS, QUESTIONS
 from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall
 from sinkscope.verdicts.verdict import point
@@ -37,6 +38,13 @@ class Line:
         return next(
             (f"… {one.label.format('such')}" for one in measures if one is not None and not self.question.text), ""
         )
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Why there is nothing to see in any column, in words; none where a model was measured."""
+        told = [verdict for verdicts in self.verdicts.values() for verdict in verdicts]
+        blank = all(wording.why(one) == Reason.NOT_MEASURED and not math.isfinite(one.estimate.value) for one in told)
+        return tuple(dict.fromkeys(map(wording.because, told))) if blank else ()
 
     def places(self, verdict: Verdict) -> tuple[float | None, ...]:
         """Estimate, its bounds and limit in percent of a scale that all models of the line share; None where there is none."""
@@ -77,11 +85,19 @@ def claims(source: StudySource, near: bool = True) -> dict[str, Any] | None:
         for name, row in source.judged.items()
     }
     models = list(judged[CLAIMS[0].name])
-    themes = {
-        theme: [Line(claim, judged[claim.name]) for claim in CLAIMS if claim.theme == theme and any(judged[claim.name].values())]
-        for theme in THEMES
-    }  # fmt: skip
-    shown = {theme: lines for theme, lines in themes.items() if lines}
+    lines = [Line(claim, judged[claim.name]) for claim in CLAIMS if any(judged[claim.name].values())]
+    shown = {theme: [x for x in lines if x.question.theme == theme and not x.unmeasured] for theme in THEMES}
     bears = any(verdict.bears for row in judged.values() for verdicts in row.values() for verdict in verdicts)
-    found = {"models": models, "themes": shown, "decided": wording.tallied(judged), "bears": bears}
-    return found if models else None
+    made = {
+        "models": models, "themes": {theme: rows for theme, rows in shown.items() if rows}, "bears": bears,
+        "unmeasured": [line for line in lines if line.unmeasured], "decided": wording.tallied(judged),
+    }  # fmt: skip
+    return made if models else None
+
+
+def by_answer(verdicts: Mapping[str, Verdict]) -> dict[str | None, list[str]]:
+    """Answer → the models, by their short names, that have it; those for which it is undecided, under None, last."""
+    groups: dict[str | None, list[str]] = {}
+    for model, verdict in verdicts.items():
+        groups.setdefault(wording.answer(verdict) if verdict.decided else None, []).append(short(model))
+    return dict(sorted(groups.items(), key=lambda group: group[0] is None))

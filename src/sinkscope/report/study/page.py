@@ -55,8 +55,8 @@ def sections() -> list[Section]:
         Section("mechanisms", "Single steps and pairs", tables.mechanisms),
         Section("inspection", "What they hold", tables.inspection),
         *(Section(one.name, one.title, partial(tables.plugged, plugin=one), "plugged.jinja") for one in PLUGINS.values()),
-        Section("traces", "The traces", traces),
         Section("far", "The paper’s claims, on other models than its own", partial(matrix.claims, near=False), "claims.jinja"),
+        Section("traces", "The traces", traces),
         Section("answers", "Every answer", tables.answers),
         Section("settings", "Settings and provenance", provenance),
     ]  # fmt: skip
@@ -110,10 +110,5 @@ def environment() -> Environment:
 
 
 def answers_of(source: StudySource, question: str) -> dict[str | None, list[str]]:
-    """Answer to a question of the diagnosis → the models that have it; those for which it is undecided, under None, last."""
-    groups: dict[str | None, list[str]] = {}
-    for model, verdicts in source.diagnoses.items():
-        if question in verdicts:
-            answer = wording.answer(verdicts[question]) if verdicts[question].decided else None
-            groups.setdefault(answer, []).append(short(model))
-    return dict(sorted(groups.items(), key=lambda group: group[0] is None))
+    """Answer to a question of the diagnosis → the models that have it."""
+    return matrix.by_answer({model: told[question] for model, told in source.diagnoses.items() if question in told})

@@ -9,17 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from sinkscope.report.study import charts
 from sinkscope.report.study.cells import NONE, Cell, Table, columns_table
 from sinkscope.report.study.drawing import holdings_name
+from sinkscope.report.study.matrix import by_answer
 from sinkscope.report.study.source import StudySource
-from sinkscope.statistics import Estimate
+from sinkscope.sinks.compare import DESTINATIONS
+from sinkscope.statistics import Estimate, mean_interval
 from sinkscope.study.plugged import Column, StudyPlugin
 from sinkscope.study.shown import SKILLS, estimate
-from sinkscope.verdicts import Verdict, wording
+from sinkscope.verdicts import Measure, Verdict, wording
 from sinkscope.verdicts.holdings import KIND
+from sinkscope.verdicts.verdict import point
 from sinkscope.verdicts.wording import missing, number, shown
 
 SETTINGS = (
@@ -59,11 +64,11 @@ def inspection(source: StudySource) -> dict[str, Any] | None:
         for name, part in names.items()
         for at, row in source.rows("holdings", model=part["model"].iloc[0], task=part["task"].iloc[0])
     }
-    asked = [question for question in dict.fromkeys(question for question, _ in verdicts_of) if question != KIND]
+    asked = dict.fromkeys(question for question, _ in verdicts_of)
     body = [[question, *(_answer(verdicts_of.get((question, name))) for name in names)] for question in asked]
     caption = "Yes and no need the whole 95 % interval, widened by a quarter, on one side of the limit, and 20 prompts"
     return {
-        "kinds": [(name, verdicts_of[KIND, name][1]) for name in names if (KIND, name) in verdicts_of],
+        "kinds": by_answer({name: verdicts_of[KIND, name][1] for name in names if (KIND, name) in verdicts_of}),
         "pictures": [holdings_name(name) for name in names],
         "answers": Table(caption, ("question", *names), body, "tables/holdings.csv"),
         "measures": plain_table(source, "inspection", "95 % intervals over prompts; layer −1: mean over layers"),
@@ -95,16 +100,53 @@ def mechanisms(source: StudySource) -> dict[str, Any] | None:
         "replay": "Single steps of a run that was made without a policy, computed again under it. kl: divergence of the "
         "predictions, in nats; flipped: share of them whose best candidate changed; changed: share of the selections",
         "pairs": "What changed between the traces of a document without and with a policy (ss.compare_traces)",
+        "calibration": "Confidence against right tokens, in such pairs: by tenths of confidence, all, and by thirds of the steps",
     }
-    parts = {name: plain_table(source, name, caption) for name, caption in captions.items() if name in source.frames}
-    return {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))} if parts else None
+    parts = {
+        name: plain_table(source, name, caption)
+        for name, caption in captions.items()
+        if len(source.frames.get(name, ()))
+    }
+    told = {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))}
+    return told | {"replayed": _replayed(source), "moved": _moved(source)} if parts else None
+
+
+def _replayed(source: StudySource) -> list[tuple[str, Markup]]:
+    """A chart for each model and decoding: how many predictions each policy changes at once."""
+    made = []
+    for rows in source.groups("replay", "model", "decoding_name"):
+        shares = {str(row["policy"]): row["flipped"] for _, row in rows if not missing(row["flipped"])}
+        marks = [(float(place), point(float(share))) for place, share in enumerate(shares.values())]
+        setting = f"{rows[0][1]['model']}, {rows[0][1]['decoding_name']}"
+        title = f"{setting}: predictions that each policy changes at once"
+        if marks:
+            chart = charts.rows(list(shares), [charts.Series("", marks)], title=title, label="changed", **charts.SHARE)
+            made.append((setting, chart))
+    return made
+
+
+def _moved(source: StudySource) -> list[tuple[str, Markup]]:
+    """A chart for each model, decoding and policy: where attention goes."""
+    made = []
+    for rows in source.groups("pairs", "model", "decoding_name", "policy"):
+        values = {
+            name: [row["value"] for _, row in rows if row["measure"] == Measure.FLOW.named(name)]
+            for name in DESTINATIONS
+        }
+        marks = [(float(i), mean_interval(np.array(each))) for i, each in enumerate(values.values()) if each]
+        setting = ", ".join(str(rows[0][1][name]) for name in ("model", "decoding_name", "policy"))
+        if marks:
+            look = charts.Series("", marks)
+            title, label = f"{setting}: where attention goes", "change of the share of attention"
+            made.append((setting, charts.rows(DESTINATIONS, [look], title=title, label=label, border=0.0)))
+    return made
 
 
 def calibrated(table: pd.DataFrame | None) -> list[str]:
     """Whether a masked model is wrong or unsure: a sentence for each model, decoding and policy of the table `calibration`."""
     if table is None:
         return []
-    whole = table[table["low_edge"].isna()]
+    whole = table[table["low_edge"].isna() & table.get("third", table["low_edge"]).isna()]
     said = []
     for (model, decoding, policy), rows in whole.groupby(["model", "decoding_name", "policy"], sort=False):
         runs = {str(row["run"]): row for row in rows.to_dict("records")}

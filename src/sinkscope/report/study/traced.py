@@ -15,6 +15,7 @@ from sinkscope.report.study.drawing import paper
 from sinkscope.report.study.source import StudySource
 from sinkscope.sinks import composition as token_table
 from sinkscope.sinks.categories import CATEGORIES
+from sinkscope.sinks.events import WINDOW
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.shown import estimate
@@ -126,7 +127,8 @@ def dynamics(source: StudySource) -> dict[str, Any] | None:
         return math.nan if found is None else float(found[1]["value"])
 
     parts = [(kind, KINDS[kind][0], [share(rows, kind) for rows in measures.values()]) for kind in KINDS]
-    caption = "Movement, with 95 % intervals over prompts; expected and p of events are from permuted event times"
+    shifted = f"event times shifted by up to {WINDOW} steps"
+    caption = f"Movement, with 95 % intervals over prompts; expected and p of events are from {shifted}"
     title = "Share of the heads and steps with a sink in each kind of head, by model"
     return {
         "chart": charts.shares([short(model) for model in measures], parts, title=title), "kinds": KINDS,
