@@ -63,7 +63,7 @@ def align(
     ends = block_ends(state, block)[: T - 1]
     decisions = state.decisions()[: T - 1].astype(np.float32)
     applies = np.array([decisions.any(), decisions.any(), ends.any()])
-    # How often each (step, key) was left or reached; then "aligned under a permutation" is one row of a T×T table.
+    # How often each (step, key) was left or reached; then "aligned under shifted times" is a sum over a T×T table.
     left = np.zeros((max(T - 1, 0), K), dtype=np.float32)
     reached = np.zeros_like(left)
     np.add.at(left, (step, path[step, layer, head]), 1)
