@@ -44,7 +44,7 @@ def diagnosis(name: str, sigma: float) -> Diagnosis:
 def without_attribution(traces: Any) -> Diagnosis:
     """Every other finding: the regressions of the attribution take nearly as long as all the rest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summary_table, "attribution_of", lambda _: Attribution(pd.DataFrame({"part": []})))
+        patch.setattr(summary_table, "attribute", lambda *_: Attribution(pd.DataFrame({"part": []})))
         return diagnose(traces)
 
 

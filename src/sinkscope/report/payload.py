@@ -280,7 +280,7 @@ def _scores(data: xr.Dataset, name: str, chosen: list[tuple[int, int]], how: tup
     total, seen = np.zeros((L, H, K)), np.zeros((L, H, K), dtype=np.int32)
     full = {cell: np.full((T, K), np.nan, dtype=np.float32) for cell in chosen}
     least, unknown = np.inf, False
-    for _, t, rows, state, judged in judged_steps(judge):
+    for _, t, rows, state, judged, _ in judged_steps(judge):
         score = judged.score.astype(np.float32, copy=False)
         if np.isinf(score).any():
             raise InputError(

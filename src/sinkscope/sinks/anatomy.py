@@ -12,7 +12,8 @@ import pandas as pd
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, all_heads, blocks, frame, head_labels, head_means, labels, sample_state
+from sinkscope.sinks.dataset import Array, all_heads, frame, head_labels, head_means, labels, sample_state
+from sinkscope.sinks.detection import judged_steps
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import DRAIN_RATIO, drain_keys, key_median, per_query_head
 from sinkscope.statistics import Estimate, bounded, mean_interval
@@ -51,28 +52,25 @@ def anatomy(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores:
     massive = "largest_activation" in data and "median_activation" in data
     shape = (data.sizes["sample"], data.sizes["layer"])
     sums = {n: np.zeros(shape) for n in (*norms, "drain", "massive", "count")}
-    states = [sample_state(data, sample) for sample in range(data.sizes["sample"])]
-    for block in blocks(data, [name, *norms, *(["largest_activation"] if massive else [])]):
-        for sample, step, values in block.each_step():
-            sinks = judge.step(states[sample], step, values[name], block.cut[2]).sinks(epsilon)
-            cut = (sample, block.cut[2])
-            sums["count"][cut] += sinks.sum(axis=(1, 2))
-            for n in norms:
-                # Hidden norms have one row for all heads.
-                hidden = n == "hidden_norm"
-                norm = values[n][:, :1] if hidden else per_query_head(values[n], heads, total, means)
-                rest = key_median(np.where(sinks, np.nan, np.broadcast_to(norm, sinks.shape)))
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    sums[n][cut] += np.where(sinks, norm / rest, 0.0).sum(axis=(1, 2))
-                if n == "value_norm":
-                    sums["drain"][cut] += (drain_keys(norm) & sinks).sum(axis=(1, 2))
-            if massive:
-                median = data["median_activation"].isel(sample=sample, step=step, layer=block.cut[2])
-                big = massive_keys(values["largest_activation"][:, 0], median.values)
-                sums["massive"][cut] += (sinks & big[:, None, :]).sum(axis=(1, 2))
+    for at in judged_steps(judge, *norms, *(["largest_activation"] if massive else [])):
+        sinks, cut = at.judged.sinks(epsilon), (at.sample, at.layers)
+        sums["count"][cut] += sinks.sum(axis=(1, 2))
+        for n in norms:
+            # Hidden norms have one row for all heads.
+            hidden = n == "hidden_norm"
+            norm = at.values[n][:, :1] if hidden else per_query_head(at.values[n], heads, total, means)
+            rest = key_median(np.where(sinks, np.nan, np.broadcast_to(norm, sinks.shape)))
+            with np.errstate(invalid="ignore", divide="ignore"):
+                sums[n][cut] += np.where(sinks, norm / rest, 0.0).sum(axis=(1, 2))
+            if n == "value_norm":
+                sums["drain"][cut] += (drain_keys(norm) & sinks).sum(axis=(1, 2))
+        if massive:
+            median = data["median_activation"].isel(sample=at.sample, step=at.step, layer=at.layers)
+            big = massive_keys(at.values["largest_activation"][:, 0], median.values)
+            sums["massive"][cut] += (sinks & big[:, None, :]).sum(axis=(1, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
         each = {n: v / np.where(sums["count"] > 0, sums["count"], np.nan) for n, v in sums.items()}
-    prompts = np.array([state.prompt_digest for state in states])
+    prompts = np.array([sample_state(data, sample).prompt_digest for sample in range(data.sizes["sample"])])
     columns: dict[str, Any] = {"layer": labels(data, "layer")}
     for n, short in NORMS.items():
         ratio = mean_interval(each[n], prompts) if n in norms else Estimate(np.nan, np.nan, np.nan)

@@ -20,6 +20,7 @@ from sinkscope.sinks.dataset import (
     Array,
     SampleState,
     causal_steps,
+    check_alike,
     dataset_of,
     frame,
     labels,
@@ -87,7 +88,8 @@ def compare_traces(a: Any, b: Any, epsilon: float = EPSILON, rule: str = "auto",
     >>> changed["flow"].dims, bool(abs(changed["flow"].sum("destination")).max() < 1e-3)
     (('sample', 'layer', 'destination'), True)
     """
-    _check_same(dataset_of(a), dataset_of(b))
+    advice = "compare the same prompts, model and capture"
+    check_alike(dataset_of(a), dataset_of(b), dict.fromkeys(("sample", "layer", "head", "key"), advice))
     judges = Judge.of(a, epsilon, rule, scores), Judge.of(b, epsilon, rule, scores)
     first, second = (judge.data for judge in judges)
     causal = causal_steps(first), causal_steps(second)
@@ -208,15 +210,6 @@ def mechanisms(comparison: xr.Dataset) -> pd.DataFrame:
     add(Measure.DEPENDENCE_DELAY, correlation, note)
     columns = ["measure", "value", "low", "high", "unit", "note"]
     return frame(pd.DataFrame(rows, columns=columns), interval="95 %, over prompts", **comparison.attrs)
-
-
-def _check_same(a: xr.Dataset, b: xr.Dataset) -> None:
-    for dim in ("sample", "layer", "head", "key"):
-        if a.sizes.get(dim) != b.sizes.get(dim):
-            raise InputError(
-                f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; "
-                "compare the same prompts, model and capture"
-            )
 
 
 def _scores(judge: Judge, sample: int, step: int) -> Array:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from sinkscope.base.errors import InputError
 from sinkscope.base.sink_rule import EPSILON
-from sinkscope.sinks.dataset import Array, SampleState, dataset_of, frame, sample_state
+from sinkscope.sinks.dataset import Array, SampleState, check_alike, dataset_of, frame, sample_state
 from sinkscope.sinks.detection import detect
 from sinkscope.statistics import Estimate, ratio_interval
 
@@ -90,9 +90,7 @@ def counterfactual(
     """
     a, b = dataset_of(original), dataset_of(filled)
     advices = {"sample": "pass the same samples", "layer": "use one model", "head": "use one model"}
-    for dim, advice in advices.items():
-        if a.sizes.get(dim) != b.sizes.get(dim):
-            raise InputError(f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; {advice}")
+    check_alike(a, b, advices)
     samples = a.sizes["sample"]
     aligned = list(alignment)
     each = [np.asarray(x) for x in aligned] if np.ndim(aligned[0]) else [np.asarray(aligned)] * samples

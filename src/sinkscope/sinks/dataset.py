@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,13 @@ def dataset_of(trace: Any) -> xr.Dataset:
             "pass a trace recorded by sinkscope"
         )
     return data
+
+
+def check_alike(a: xr.Dataset, b: xr.Dataset, advices: Mapping[str, str]) -> None:
+    """Refuse two traces of different sizes. advices: dimension → what to do where it differs."""
+    for dim, advice in advices.items():
+        if a.sizes.get(dim) != b.sizes.get(dim):
+            raise InputError(f"the traces have {a.sizes.get(dim)} and {b.sizes.get(dim)} of {dim}; {advice}")
 
 
 def scores_name(data: xr.Dataset, scores: str = "auto") -> str:

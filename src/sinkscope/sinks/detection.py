@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -96,18 +96,31 @@ def _marked(judge: Judge, name: str, mark: Callable[[Judged, Array], Array], att
     data, means = judge.data, head_means(judge.data, judge.name)
     dims = ("sample", "step", "layer", "key") if means else ("sample", "step", "layer", "head", "key")
     out = np.zeros([data.sizes[dim] for dim in dims], dtype=bool)
-    for sample, step, layers, state, judged in judged_steps(judge):
-        marked = mark(judged, state.real[step])
-        out[sample, step, layers] = marked[:, 0] if means else marked
+    for at in judged_steps(judge):
+        marked = mark(at.judged, at.state.real[at.step])
+        out[at.sample, at.step, at.layers] = marked[:, 0] if means else marked
     return labelled(out, name, {dim: labels(data, dim) for dim in dims}, units="1", **attrs)
 
 
-def judged_steps(judge: Judge) -> Iterator[tuple[int, int, slice, SampleState, Judged]]:
-    """(sample, step, layers, state, judged) of a whole trace, block by block; a step comes once for each range of layers."""
+class JudgedStep(NamedTuple):
+    """A step of a sample (indices), of a range of layers; values: variable → [layer, head, key], the scores among them."""
+
+    sample: int
+    step: int
+    layers: slice
+    state: SampleState
+    judged: Judged
+    values: dict[str, Array]
+
+
+def judged_steps(judge: Judge, *further: str) -> Iterator[JudgedStep]:
+    """The steps of a whole trace, block by block; a step comes once for each range of layers. further: variables to read too."""
     states: dict[int, SampleState] = {}
-    for block in blocks(judge.data, [judge.name]):
+    for block in blocks(judge.data, [judge.name, *further]):
+        # Only states of the block's own samples are held: a trace may have many.
         states = {k: v for k, v in states.items() if k in block.samples}
         for sample, step, values in block.each_step():
-            state = states.setdefault(sample, sample_state(judge.data, sample))
-            layers = block.cut[2]
-            yield sample, step, layers, state, judge.step(state, step, values[judge.name], layers)
+            if sample not in states:
+                states[sample] = sample_state(judge.data, sample)
+            judged = judge.step(states[sample], step, values[judge.name], block.cut[2])
+            yield JudgedStep(sample, step, block.cut[2], states[sample], judged, values)

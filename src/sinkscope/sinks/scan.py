@@ -8,7 +8,6 @@ pure functions of scans.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,6 @@ from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.dataset import (
     BLOCK_BYTES,
     Array,
-    SampleState,
     all_heads,
     as_slice,
     blocks,
@@ -47,11 +45,10 @@ FIRST_POSITIONS = 4
 """How many real positions count as the start of the sequence."""
 
 
-@dataclass
 class Scan:
     """One sample after the pass. T steps, L layers, H heads (1 for head means), K keys.
 
-    place: which sample of the trace it is;
+    place: which sample of the trace it is, sample: its label;
     bits uint8 [T, L, H, ⌈K/8⌉]: the sinks, packed; sinks int [T, L, H]: how many; drains likewise, or None without anatomy;
     counts int [T, L, K]: heads that call the key a sink, drain_counts likewise; observed bool [T, L, H]: some key could be
     judged; strongest float [T, L, H]: the largest score; path int [T, L, H]; absorbed float [T, L, H]: share of
@@ -62,32 +59,33 @@ class Scan:
     Scores are in the unit of `judge`.
     """
 
-    sample: Any
-    place: int
-    layers: Array
-    heads: Array
-    state: SampleState
-    judge: Judge
-    means: bool
-    all_heads: int | None
-    bits: Array
-    sinks: Array
-    drains: Array | None
-    counts: Array
-    drain_counts: Array | None
-    observed: Array
-    strongest: Array
-    path: Array
-    absorbed: Array
-    mean_map: Array
-    scored: Array
-    filtered: Array
-    histogram: Array
-    cells: int = 0
-    unknown: int = 0
-    sink_mass: float = 0.0
-    start_mass: float = 0.0
-    at_sinks: dict[int, list[tuple[int, Array, Array, Array]]] = field(default_factory=dict)
+    def __init__(self, judge: Judge, place: int) -> None:
+        data, name = judge.data, judge.name
+        T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
+        shape = T, L, head_count(data, name)
+        anatomy = "value_norm" in data
+        self.judge, self.place, self.state = judge, place, sample_state(data, place)
+        self.sample, self.layers, self.heads = (
+            labels(data, "sample")[place],
+            labels(data, "layer"),
+            head_labels(data, name),
+        )
+        self.bits = np.zeros((*shape, -(-K // 8)), dtype=np.uint8)
+        self.sinks = np.zeros(shape, dtype=np.uint32)
+        self.drains = np.zeros(shape, dtype=np.uint32) if anatomy else None
+        self.counts = np.zeros((T, L, K), dtype=np.uint16)
+        self.drain_counts = np.zeros((T, L, K), dtype=np.uint16) if anatomy else None
+        self.observed = np.zeros(shape, dtype=bool)
+        self.strongest = np.full(shape, np.nan, dtype=np.float32)
+        self.path = np.full(shape, -1, dtype=np.int32)
+        self.absorbed = np.zeros(shape, dtype=np.float32)
+        self.mean_map = np.zeros((T, K), dtype=np.float64)
+        self.scored = np.zeros((T, K), dtype=bool)
+        self.filtered = np.zeros(len(SWEEP), dtype=np.int64)
+        self.histogram = np.zeros(len(HISTOGRAM_EDGES) - 1, dtype=np.int64)
+        self.cells = self.unknown = 0
+        self.sink_mass = self.start_mass = 0.0
+        self.at_sinks: dict[int, list[tuple[int, Array, Array, Array]]] = {}
 
     def sets(self, layer: int) -> Array:
         """bool [T, H, K]: the sinks of one layer, by index."""
@@ -152,14 +150,9 @@ def scans(
     data, name = judge.data, judge.name
     causal = causal_steps(data)
     if causal is not None and not causal.all():
-        options: dict[str, Any] = {
-            "scores": scores,
-            "percent": percent,
-            "keep_residences": keep_residences,
-            "sweep": sweep,
-        }
+        options: dict[str, Any] = {"keep_residences": keep_residences, "sweep": sweep, "budget": budget}
         for sample, one in enumerate(one_by_one(data, ~causal)):
-            for scan in scans(one, epsilon, rule, budget=budget, **options):
+            for scan in scans(one, epsilon, rule, scores=scores, percent=percent, **options):
                 scan.place = sample
                 yield scan
         return
@@ -169,7 +162,7 @@ def scans(
     for block in blocks(data, names, budget, max(1, STATE_BYTES // _state_bytes(data, name))):
         for sample, step, values in block.each_step():
             if sample not in working:
-                working[sample] = _empty(judge, sample)
+                working[sample] = Scan(judge, sample)
             if step == 0:
                 passes[sample] = _Pass(working[sample], block.layers, epsilon, keep_residences, sweep)
             norms = values.get("value_norm")
@@ -219,6 +212,7 @@ class _Pass:
         self.cut, self.first = as_slice(layers), layers.start
         self.path = PathTracker(len(layers), scan.sinks.shape[2])
         self.weight = len(layers) / scan.sinks.shape[1]
+        self.of_all = all_heads(scan.judge.data), head_means(scan.judge.data, scan.judge.name)
 
     def step(self, t: int, received: Array, drains: Array | None) -> None:
         """received float [l, H, K]; drains bool [l, KV, K] or None."""
@@ -226,8 +220,7 @@ class _Pass:
         shape = received.shape[:2]
         judged = scan.judge.step(scan.state, t, received, cut)
         missing, judgeable = np.isnan(judged.score), judged.known
-        filled = np.where(missing, np.float32(0), judged.score) if missing.any() else judged.score
-        real = ~missing
+        filled, real = np.where(missing, np.float32(0), judged.score) if missing.any() else judged.score, ~missing
         scan.observed[t, cut] = judgeable.any(axis=-1)
         scan.cells += int(judgeable.sum())
         scan.unknown += int((scan.state.real[t] & ~judgeable).sum())
@@ -252,7 +245,7 @@ class _Pass:
         drained = np.zeros_like(sinks)
         if drains is not None and scan.drains is not None and scan.drain_counts is not None:
             # On head means there is no head to look up: the majority of the key-value heads decides.
-            drained = sinks & (per_query_head(drains, scan.heads, scan.all_heads, scan.means) > 0.5)
+            drained = sinks & (per_query_head(drains, scan.heads, *self.of_all) > 0.5)
             scan.drains[t, cut] = np.count_nonzero(drained, axis=-1)
             scan.drain_counts[t, cut] = np.count_nonzero(drained, axis=1)
         # With a threshold for each key the largest score need not be a sink's.
@@ -278,33 +271,3 @@ def _state_bytes(data: xr.Dataset, name: str) -> int:
     T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
     heads = L * head_count(data, name)
     return 4 * T * L * K + T * heads * (25 + K // 8)
-
-
-def _empty(judge: Judge, sample: int) -> Scan:
-    data, name = judge.data, judge.name
-    T, L, K = (int(data.sizes[dim]) for dim in ("step", "layer", "key"))
-    H = head_count(data, name)
-    anatomy = "value_norm" in data
-    return Scan(
-        sample=labels(data, "sample")[sample],
-        place=sample,
-        layers=labels(data, "layer"),
-        heads=head_labels(data, name),
-        state=sample_state(data, sample),
-        judge=judge,
-        means=head_means(data, name),
-        all_heads=all_heads(data),
-        bits=np.zeros((T, L, H, -(-K // 8)), dtype=np.uint8),
-        sinks=np.zeros((T, L, H), dtype=np.uint32),
-        drains=np.zeros((T, L, H), dtype=np.uint32) if anatomy else None,
-        counts=np.zeros((T, L, K), dtype=np.uint16),
-        drain_counts=np.zeros((T, L, K), dtype=np.uint16) if anatomy else None,
-        observed=np.zeros((T, L, H), dtype=bool),
-        strongest=np.full((T, L, H), np.nan, dtype=np.float32),
-        path=np.full((T, L, H), -1, dtype=np.int32),
-        absorbed=np.zeros((T, L, H), dtype=np.float32),
-        mean_map=np.zeros((T, K), dtype=np.float64),
-        scored=np.zeros((T, K), dtype=bool),
-        filtered=np.zeros(len(SWEEP), dtype=np.int64),
-        histogram=np.zeros(len(HISTOGRAM_EDGES) - 1, dtype=np.int64),
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,16 +40,7 @@ LIFETIMES = 2 ** np.arange(17)
 PARTS = ("depth", "strength", "dynamics", "composition", "attribution")
 SETTINGS = "settings"
 """The part that has the same statistics by other thresholds and rules, but for attribution, which is slow."""
-OTHER_SETTINGS = (
-    (1.0, AUTO),
-    (2.0, AUTO),
-    (EPSILON, AUTO),
-    (4.0, AUTO),
-    (6.0, AUTO),
-    (10.0, AUTO),
-    (EPSILON, "zscore"),
-    (EPSILON, "percent"),
-)
+OTHER_SETTINGS = (*product((1.0, 2.0, EPSILON, 4.0, 6.0, 10.0), (AUTO,)), (EPSILON, "zscore"), (EPSILON, "percent"))
 """(ε, rule) by which verdicts on traces are asked again, but for the statistics' own: none should depend on a convention."""
 
 _SAME = ("family", "model", "decoding", "policy", "epsilon", "rule", "scores", "scope", "parts", "settings")
@@ -76,10 +68,9 @@ def sink_statistics(
         checks.one_of("part", name, (*PARTS, SETTINGS))
     data = dataset_of(trace)
     causal = causal_steps(data)
+    options: dict[str, Any] = {"scores": scores, "tokenizer": tokenizer, "categories": categories}
     if causal is not None and not causal.all():
-        options: dict[str, Any] = {
-            "scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": parts, "settings": settings
-        }  # fmt: skip
+        options |= {"parts": parts, "settings": settings}
         shards = [sink_statistics(one, epsilon, rule, **options) for one in one_by_one(data, ~causal)]
         return merge(shards).assign(_stores(data, causal, epsilon, rule, scores) if "strength" in parts else {})
     block = decoding_options(data).get("block")
@@ -115,12 +106,9 @@ def sink_statistics(
     if "strength" in parts and ("prefill_received" in data or (judge.name == "received" and not is_causal(data))):
         variables["gu"] = (("sample", "start_position"), sink_heads_share(data).values)
     others = [setting for setting in settings if setting != (epsilon, rule)] if SETTINGS in parts else []
-    if others:
-        known = tuple(name for name in parts if name not in (SETTINGS, "attribution"))
-        options = {"scores": scores, "tokenizer": tokenizer, "categories": categories, "parts": known}
-        for number, (other, by) in enumerate(others):
-            each = sink_statistics(data, other, by, **options)
-            variables |= {_numbered(str(name), number): (each[name].dims, each[name].values) for name in each.data_vars}
+    for number, (other, by) in enumerate(others):
+        each = sink_statistics(data, other, by, parts=_quick(parts), **options)
+        variables |= {f"{name} {number}": (each[name].dims, each[name].values) for name in each.data_vars}
     return xr.Dataset(
         variables,
         coords={
@@ -147,21 +135,19 @@ def sink_statistics(
     )
 
 
-def _numbered(name: str, number: int) -> str:
-    """A variable by the setting of this number."""
-    return f"{name} {number}"
+def _quick(parts: Sequence[str]) -> tuple[str, ...]:
+    """The parts that there are by other settings too."""
+    return tuple(name for name in parts if name not in (SETTINGS, "attribution"))
 
 
 def by_setting(statistics: SinkStatistics) -> dict[tuple[float, str], SinkStatistics]:
     """(ε, rule) → the statistics by it, of statistics with the part "settings"."""
-    parts = parts_of(statistics)
-    known = json.dumps([name for name in parts if name not in (SETTINGS, "attribution")])
-    made = {}
+    made, parts = {}, json.dumps(_quick(parts_of(statistics)))
     for number, (epsilon, rule) in enumerate(json.loads(statistics.attrs.get("settings", "[]"))):
-        every = {_numbered(name, number): name for name in map(str, statistics.data_vars)}
+        every = {f"{name} {number}": name for name in map(str, statistics.data_vars)}
         names = {stored: name for stored, name in every.items() if stored in statistics}
         own = statistics[list(names)].rename(names)
-        made[epsilon, rule] = own.assign_attrs(epsilon=epsilon, rule=rule, parts=known)
+        made[epsilon, rule] = own.assign_attrs(epsilon=epsilon, rule=rule, parts=parts)
     return made
 
 
@@ -211,10 +197,10 @@ def merge(shards: Sequence[SinkStatistics], *, relabel: bool = False) -> SinkSta
 
 def as_statistics(trace: Any, **options: Any) -> SinkStatistics:
     """A trace, sink statistics, or a list of either, as statistics with every part. options: those of `sink_statistics`."""
-    given = list(trace) if isinstance(trace, (list, tuple)) else [trace]
-    if not given:
+    every = list(trace) if isinstance(trace, (list, tuple)) else [trace]
+    if not every:
         raise InputError("expected at least one trace, got an empty list")
-    shards = [item if is_statistics(item) else sink_statistics(item, **options) for item in given]
+    shards = [item if is_statistics(item) else sink_statistics(item, **options) for item in every]
     for shard in shards:
         missing = set(PARTS) - set(parts_of(shard))
         if missing:
@@ -236,9 +222,9 @@ def observations(statistics: SinkStatistics) -> list[Observations]:
 
 
 def _depth(scan: Scan) -> Record:
-    drains = np.full(len(scan.layers), np.nan)
-    if scan.drains is not None:
-        drains = scan.drains.sum(axis=(0, 2), dtype=np.float64)
+    drains = (
+        np.full(len(scan.layers), np.nan) if scan.drains is None else scan.drains.sum(axis=(0, 2), dtype=np.float64)
+    )
     positions = (scan.counts > 0).sum(axis=2)
     scored = scan.observed.any(axis=2)
     layers = {
@@ -252,26 +238,24 @@ def _depth(scan: Scan) -> Record:
         "absorbed": scan.absorbed.sum(axis=(0, 2), dtype=np.float64),
         "strongest": np.nansum(np.where(scan.observed, scan.strongest, 0.0), axis=(0, 2), dtype=np.float64),
     }
-    return {
-        "prompt": ((), np.asarray(scan.state.prompt_digest)),
-        "prompt_length": ((), np.asarray(scan.state.prompt_length)),
-        "length": ((), np.asarray(scan.state.length)),
-        "steps": ((), np.asarray(len(scan.state.steps))),
-        **{name: (("layer",), values.astype(np.float64)) for name, values in layers.items()},
-    }
+    state = scan.state
+    about = _scalars(
+        prompt=state.prompt_digest, prompt_length=state.prompt_length, length=state.length, steps=len(state.steps)
+    )
+    return about | {name: (("layer",), values.astype(np.float64)) for name, values in layers.items()}
+
+
+def _scalars(**values: Any) -> Record:
+    return {name: ((), np.asarray(value)) for name, value in values.items()}
 
 
 def _strength(scan: Scan) -> Record:
     seen = np.maximum(1, scan.observed.sum(axis=0))
-    unknown: Record = {"unknown": ((), np.asarray(scan.unknown))} if scan.judge.rule == DISTANCE else {}
-    return unknown | {
-        "main_sink": (("layer", "head"), np.nansum(scan.strongest, axis=0, dtype=np.float64) / seen),
-        "above": (("epsilon",), scan.filtered),
-        "cells": ((), np.asarray(scan.cells)),
-        "histogram": (("bin",), scan.histogram),
-        "sink_mass": ((), np.asarray(scan.sink_mass)),
-        "start_mass": ((), np.asarray(scan.start_mass)),
-    }
+    unknown = _scalars(unknown=scan.unknown) if scan.judge.rule == DISTANCE else {}
+    sums = _scalars(cells=scan.cells, sink_mass=scan.sink_mass, start_mass=scan.start_mass)
+    main = np.nansum(scan.strongest, axis=0, dtype=np.float64) / seen
+    swept = {"above": (("epsilon",), scan.filtered), "histogram": (("bin",), scan.histogram)}
+    return unknown | sums | swept | {"main_sink": (("layer", "head"), main)}
 
 
 def _stores(data: xr.Dataset, causal: Array, epsilon: float, rule: str, scores: str) -> Record:
@@ -297,41 +281,33 @@ def _learned(share: xr.DataArray) -> Record:
 
 def _kinds(scan: Scan, epsilon: float) -> Record:
     chance, steps = surrogate_kinds(scan, epsilon)
-    found = {
-        "kind": scan.kinds,
-        "sink_steps": (scan.sinks > 0).sum(axis=0),
-        "chance_kind": chance,
-        "chance_sink_steps": steps,
-    }
-    return {name: (("layer", "head"), values) for name, values in found.items()}
+    own = {"kind": scan.kinds, "sink_steps": (scan.sinks > 0).sum(axis=0)}
+    each = own | {"chance_kind": chance, "chance_sink_steps": steps}
+    return {name: (("layer", "head"), values) for name, values in each.items()}
 
 
 def _dynamics(scan: Scan, block: int | None) -> Record:
     pairs = (scan.path[:-1] >= 0) & (scan.path[1:] >= 0)
     overlap = np.isfinite(scan.shared)
-    spread = centroid_variance(scan.mean_map, scan.state.position)
     aligned = align(scan.state, scan.path, block)
     rows = scan.residences
     lifetimes = np.zeros((len(LIFETIMES), 2), dtype=np.int64)
     bins = np.searchsorted(LIFETIMES, rows.length, side="right") - 1
     np.add.at(lifetimes, (bins, (rows.left | rows.right).astype(int)), 1)
-    first, on_last_mask = _first_sinks(scan)
+    first, on_mask = _first_sinks(scan)
     neighbours = np.diagonal(layer_overlap_of(scan.counts > 0), offset=1)
-    return {
-        "moves": ((), np.asarray(aligned.moves)),
-        "path_pairs": ((), np.asarray(int(pairs.sum()))),
-        "step_overlap": ((), np.asarray(float(scan.shared[overlap].mean()) if overlap.any() else np.nan)),
+    shared = float(scan.shared[overlap].mean()) if overlap.any() else np.nan
+    counts = _scalars(moves=aligned.moves, path_pairs=int(pairs.sum()), first_sinks=first, first_on_last_mask=on_mask)
+    spatial, temporal, relative = centroid_variance(scan.mean_map, scan.state.position)
+    spreads = _scalars(spatial_variance=spatial, temporal_variance=temporal, temporal_relative=relative)
+    record = counts | spreads | _scalars(step_overlap=shared)
+    return record | {
         "layer_overlap": (("layer",), np.append(neighbours, np.nan)),
-        "spatial_variance": ((), np.asarray(spread.spatial)),
-        "temporal_variance": ((), np.asarray(spread.temporal)),
-        "temporal_relative": ((), np.asarray(spread.temporal_relative)),
         "lifetimes": (("lifetime", "censored"), lifetimes),
         "events_observed": (("event",), aligned.observed),
         "events_null": (("event", "permutation"), aligned.null),
         "events_apply": (("event",), aligned.applies),
         "drift": (("drift_field",), np.asarray(drift_of(scan.state, scan.path), dtype=np.float64)),
-        "first_sinks": ((), np.asarray(first)),
-        "first_on_last_mask": ((), np.asarray(on_last_mask)),
     }
 
 

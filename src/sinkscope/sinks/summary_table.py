@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from sinkscope.base.sink_rule import EPSILON
-from sinkscope.sinks.attribution import LEADS, Attribution, attribute
+from sinkscope.sinks.attribution import LEADS, attribute
 from sinkscope.sinks.composition import Composition, category_table
 from sinkscope.sinks.dataset import Array
 from sinkscope.sinks.depth import change_with_depth, deepest
@@ -194,25 +194,19 @@ def _depth(rows: _Rows) -> None:
     few, steps = (statistics[name].values[:, last].sum(axis=1) for name in ("one_or_two", "layer_steps"))
     rows.add("depth", Measure.ONE_OR_TWO, rows.ratio(few, steps))
     if "split" in statistics:
-        for measure, share in split_beyond_chance(statistics).items():
-            note = "" if np.isfinite(share.value) else "needs a trace with by_query and its random classes"
-            rows.add("depth", measure, share, note)
-
-
-def split_beyond_chance(statistics: SinkStatistics) -> dict[Measure, Estimate]:
-    """How often masked and decided queries have sinks of their own in the deepest layers, and random classes of the same
-    sizes."""
-    last = deepest(statistics.sizes["layer"])
-    prompts = statistics["prompt"].values
-    names = ("split", "both", "control_split", "control_both")
-    split, both, by_chance, both_by_chance = (statistics[n].values[:, last].sum(axis=1) for n in names)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share, chance = np.asarray(split / both), np.asarray(by_chance / both_by_chance)
-    return {
-        Measure.SPLIT: mean_interval(share, prompts, scale="share"),
-        Measure.SPLIT_RANDOM: mean_interval(chance, prompts, scale="share"),
-        Measure.SPLIT_BEYOND: mean_interval(share - chance, prompts),
-    }
+        # How often masked and decided queries have sinks of their own there, and random classes of the same sizes.
+        counts = ("split", "both"), ("control_split", "control_both")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share, chance = (
+                np.divide(*(statistics[name].values[:, last].sum(axis=1) for name in pair)) for pair in counts
+            )
+        for measure, estimate in (
+            (Measure.SPLIT, rows.mean(share, "share")),
+            (Measure.SPLIT_RANDOM, rows.mean(chance, "share")),
+            (Measure.SPLIT_BEYOND, rows.mean(share - chance, "plain")),
+        ):
+            note = "" if np.isfinite(estimate.value) else "needs a trace with by_query and its random classes"
+            rows.add("depth", measure, estimate, note)
 
 
 def kind_weights(statistics: SinkStatistics, prefix: str = "") -> Array:
@@ -269,7 +263,8 @@ def _dynamics(rows: _Rows) -> None:
 
 
 def _composition(rows: _Rows) -> None:
-    for row in categories_of(rows.statistics).to_dict("records"):
+    counts = Composition(*(rows.statistics[f"composition_{name}"].values for name in Composition._fields))
+    for row in category_table(counts, rows.prompts).to_dict("records"):
         if row["detections"] > 0 or row["base_rate"] >= 0.01:
             for name, measure in (("frequency", Measure.FREQUENCY), ("enrichment", Measure.ENRICHMENT)):
                 found = Estimate(row[name], row[f"{name}_low"], row[f"{name}_high"])
@@ -277,23 +272,12 @@ def _composition(rows: _Rows) -> None:
 
 
 def _attribution(rows: _Rows) -> None:
-    why = attribution_of(rows.statistics)
+    why = attribute(observations(rows.statistics), rows.prompts)
     for line in why.table.to_dict("records"):
         measure = LEADS.get(line["part"], Measure.GAIN)
         note = why.note if line["part"] == "total" else ""
         gain = Estimate(line["gain"], line["low"], line["high"])
         rows.add("semantic or positional", measure, gain, note, line["part"])
-
-
-def categories_of(statistics: SinkStatistics) -> pd.DataFrame:
-    """Composition by category, as `composition` gives it."""
-    counts = Composition(*(statistics[f"composition_{name}"].values for name in Composition._fields))
-    return category_table(counts, statistics["prompt"].values)
-
-
-def attribution_of(statistics: SinkStatistics) -> Attribution:
-    """Semantic or positional."""
-    return attribute(observations(statistics), statistics["prompt"].values)
 
 
 def drifts(statistics: SinkStatistics) -> pd.DataFrame:

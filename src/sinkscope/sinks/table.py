@@ -10,7 +10,8 @@ import pandas as pd
 
 from sinkscope.base.sink_rule import EPSILON
 from sinkscope.sinks.categories import CATEGORIES, category_codes
-from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, all_heads, blocks, frame, head_means, labels, sample_state
+from sinkscope.sinks.dataset import ANSWER, PROMPT, Array, SampleState, all_heads, frame, head_means, labels
+from sinkscope.sinks.detection import judged_steps
 from sinkscope.sinks.judging import Judge
 from sinkscope.sinks.scan import DRAIN_RATIO, key_median, per_query_head
 
@@ -59,67 +60,60 @@ def sink_table(
     judge = Judge.of(trace, epsilon, rule, scores)
     data, name = judge.data, judge.name
     means = head_means(data, name)
-    names = [name] + (["value_norm"] if "value_norm" in data else [])
     heads, total = np.array([-1]) if means else labels(data, "head"), all_heads(data)
     layer_names, step_names, sample_names = (labels(data, d) for d in ("layer", "step", "sample"))
-    states: dict[int, tuple[Any, Array]] = {}
     parts: list[dict[str, Array]] = []
-    for block in blocks(data, names):
-        # Only states of the block's own samples are held: a trace may have many.
-        states = {k: v for k, v in states.items() if k in block.samples}
-        for sample, step, values in block.each_step():
-            if sample not in states:
-                state = sample_state(data, sample)
-                states[sample] = (state, category_codes(data, state, tokenizer, categories))
-            state, codes = states[sample]
-            received = values[name]
-            judged = judge.step(state, step, received, block.cut[2])
-            layer, head, key = np.nonzero(judged.sinks(epsilon))
-            if not len(key):
-                continue
-            # Strongest first within each layer and head: the place in this order is the rank.
-            order = np.lexsort((-judged.score[layer, head, key], head, layer))
-            layer, head, key = layer[order], head[order], key[order]
-            rank = _ranks(layer * received.shape[1] + head)
-            limit, share = (
-                np.broadcast_to(each, received.shape)[layer, head, key]
-                for each in (judged.base + epsilon * judged.slope, judged.share)
-            )
-            value, score = received[layer, head, key], judged.score[layer, head, key]
-            ratio = np.full(len(key), np.nan, dtype=np.float32)
-            if "value_norm" in values:
-                norms = values["value_norm"] / key_median(values["value_norm"])
-                ratio = per_query_head(norms, heads, total, means)[layer, head, key]
-            decided = np.where(state.masked[step, key] & (state.region[key] == ANSWER), 1, 2)
-            prompt = state.region[key] == PROMPT
-            columns = {
-                "sample": np.full(len(key), sample_names[sample]),
-                "step": np.full(len(key), step_names[step]),
-                "layer": layer_names[layer + block.layers.start],
-                "head": heads[head],
-                "key": key.astype(np.int32),
-                "position": state.position[key].astype(np.int32),
-                "region": np.where(prompt, 0, 1).astype(np.int8),
-                "state": np.where(prompt, 0, decided).astype(np.int8),
-                "token": state.tokens[step, key],
-                "category": codes[step, key],
-                "received": value.astype(np.float32),
-                "excess": (value * (1 - limit / score)).astype(np.float32),
-                "share": (score * share).astype(np.float32),
-                "rank": rank.astype(np.int32),
-                "kind": np.where(np.isnan(ratio), 2, np.where(ratio < DRAIN_RATIO, 0, 1)).astype(np.int8),
-                "value_ratio": ratio,
-            }
-            if means and "sink_heads" in data:
-                called = data["sink_heads"].isel(sample=sample, step=step).transpose("layer", "key").values
-                columns["sink_heads"] = called[layer + block.layers.start, key]
-            use = slice(None) if top is None else rank <= top
-            parts.append({column: cells[use] for column, cells in columns.items()})
+    coded: SampleState | None = None  # the sample that `codes` is of
+    for at in judged_steps(judge, *(["value_norm"] if "value_norm" in data else [])):
+        state, judged, step, received = at.state, at.judged, at.step, at.values[name]
+        if state is not coded:
+            coded, codes = state, category_codes(data, state, tokenizer, categories)
+        layer, head, key = np.nonzero(judged.sinks(epsilon))
+        if not len(key):
+            continue
+        # Strongest first within each layer and head: the place in this order is the rank.
+        order = np.lexsort((-judged.score[layer, head, key], head, layer))
+        layer, head, key = layer[order], head[order], key[order]
+        rank = _ranks(layer * received.shape[1] + head)
+        limit, share = (
+            np.broadcast_to(each, received.shape)[layer, head, key]
+            for each in (judged.base + epsilon * judged.slope, judged.share)
+        )
+        value, score = received[layer, head, key], judged.score[layer, head, key]
+        ratio = np.full(len(key), np.nan, dtype=np.float32)
+        if "value_norm" in at.values:
+            norms = at.values["value_norm"] / key_median(at.values["value_norm"])
+            ratio = per_query_head(norms, heads, total, means)[layer, head, key]
+        decided = np.where(state.masked[step, key] & (state.region[key] == ANSWER), 1, 2)
+        prompt = state.region[key] == PROMPT
+        columns = {
+            "sample": np.full(len(key), sample_names[at.sample]),
+            "step": np.full(len(key), step_names[step]),
+            "layer": layer_names[layer + at.layers.start],
+            "head": heads[head],
+            "key": key.astype(np.int32),
+            "position": state.position[key].astype(np.int32),
+            "region": np.where(prompt, 0, 1).astype(np.int8),
+            "state": np.where(prompt, 0, decided).astype(np.int8),
+            "token": state.tokens[step, key],
+            "category": codes[step, key],
+            "received": value.astype(np.float32),
+            "excess": (value * (1 - limit / score)).astype(np.float32),
+            "share": (score * share).astype(np.float32),
+            "rank": rank.astype(np.int32),
+            "kind": np.where(np.isnan(ratio), 2, np.where(ratio < DRAIN_RATIO, 0, 1)).astype(np.int8),
+            "value_ratio": ratio,
+        }
+        if means and "sink_heads" in data:
+            called = data["sink_heads"].isel(sample=at.sample, step=step).transpose("layer", "key").values
+            columns["sink_heads"] = called[layer + at.layers.start, key]
+        use = slice(None) if top is None else rank <= top
+        parts.append({column: cells[use] for column, cells in columns.items()})
     parts = parts or [dict.fromkeys(COLUMNS, np.zeros(0, int))]
     table = pd.DataFrame({c: np.concatenate([p[c] for p in parts]) for c in parts[0]})
     for column, words in WORDS.items():
-        codes = table[column].to_numpy(dtype=np.int8)
-        table[column] = pd.Categorical.from_codes(codes, categories=pd.Index(list(words)))
+        numbers = table[column].to_numpy(dtype=np.int8)
+        table[column] = pd.Categorical.from_codes(numbers, categories=pd.Index(list(words)))
     return frame(table, units=dict(UNITS), **judge.attrs(epsilon))
 
 

@@ -104,6 +104,11 @@ def rows(
         return inline(figure, title)
 
 
+def lines(values: Mapping[str, Estimate], **options: Any) -> Markup:
+    """One value for each name, along its row. options: of `rows`."""
+    return rows(list(values), [Series("", list(enumerate(values.values())))], **options)
+
+
 def curves(ticks: Mapping[float, str], series: Sequence[Series], *, title: str, label: str, top: float = 1.0) -> Markup:
     """Values upwards, with their intervals, joined over the ticks."""
     with style():

@@ -6,6 +6,7 @@ studies have: replays of recorded runs, and pairs of traces with and without a p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from sinkscope.report.study import charts
-from sinkscope.report.study.cells import NONE, Cell, Table, columns_table
+from sinkscope.report.study.cells import NONE, Cell, Row, Table, columns_table
 from sinkscope.report.study.drawing import holdings_name
 from sinkscope.report.study.matrix import by_answer
 from sinkscope.report.study.source import StudySource
@@ -27,6 +28,9 @@ from sinkscope.verdicts.holdings import KIND
 from sinkscope.verdicts.verdict import point
 from sinkscope.verdicts.wording import missing, number, shown
 
+Rows = Sequence[tuple[int, Row]]
+Marks = Mapping[str, Estimate]
+"""Line of a chart → its value."""
 SETTINGS = (
     "family", "dtype", "weights", "task", "task_version", "scheme", "decoding", "seeds", "cell", "model", "policy",
     "decoding_name",
@@ -44,11 +48,9 @@ def skills(source: StudySource) -> dict[str, Any] | None:
         return None
     for rows in source.groups(SKILLS.name, "scheme", *SKILLS.by):
         first, named = rows[0][1], [(at, row) for at, row in rows if row["skill"]]
-        marks = [(float(place), estimate(row, "beyond")) for place, (_, row) in enumerate(named)]
+        losses = {str(row["skill"]): estimate(row, "beyond") for _, row in named}
         title = f"{first['model']}, {first['policy']}: loss of each skill beyond its control"
-        names = [str(row["skill"]) for _, row in named]
-        label = "lost beyond random keys"
-        chart = charts.rows(names, [charts.Series("", marks)], border=0.0, label=label, title=title) if names else None
+        chart = charts.lines(losses, border=0.0, label="lost beyond random keys", title=title) if losses else None
         verdict = Verdict.from_json(first["verdict"])
         groups.append((first, verdict, chart, columns_table("Skill by skill", SKILLS.columns, named, "skill_losses")))
     return {"groups": groups} if groups else None
@@ -107,39 +109,38 @@ def mechanisms(source: StudySource) -> dict[str, Any] | None:
         for name, caption in captions.items()
         if len(source.frames.get(name, ()))
     }
-    told = {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))}
-    return told | {"replayed": _replayed(source), "moved": _moved(source)} if parts else None
+    told: dict[str, Any] = {"tables": parts, "calibrated": calibrated(source.frames.get("calibration"))}
+    by = ["model", "decoding_name", "policy"]
+    told["replayed"] = _charts(
+        source, "replay", by[:2], _replayed, label="share of predictions changed at once", **charts.SHARE
+    )
+    told["moved"] = _charts(source, "pairs", by, _moved, label="change of the share of attention", border=0.0)
+    return told if parts else None
 
 
-def _replayed(source: StudySource) -> list[tuple[str, Markup]]:
-    """A chart for each model and decoding: how many predictions each policy changes at once."""
-    made = []
-    for rows in source.groups("replay", "model", "decoding_name"):
-        shares = {str(row["policy"]): row["flipped"] for _, row in rows if not missing(row["flipped"])}
-        marks = [(float(place), point(float(share))) for place, share in enumerate(shares.values())]
-        setting = f"{rows[0][1]['model']}, {rows[0][1]['decoding_name']}"
-        title = f"{setting}: predictions that each policy changes at once"
-        if marks:
-            chart = charts.rows(list(shares), [charts.Series("", marks)], title=title, label="changed", **charts.SHARE)
-            made.append((setting, chart))
-    return made
+def _replayed(rows: Rows) -> Marks:
+    """Policy → the share of predictions that it changes at once."""
+    return {str(row["policy"]): point(float(row["flipped"])) for _, row in rows if not missing(row["flipped"])}
 
 
-def _moved(source: StudySource) -> list[tuple[str, Markup]]:
-    """A chart for each model, decoding and policy: where attention goes."""
-    made = []
-    for rows in source.groups("pairs", "model", "decoding_name", "policy"):
-        values = {
-            name: [row["value"] for _, row in rows if row["measure"] == Measure.FLOW.named(name)]
-            for name in DESTINATIONS
-        }
-        marks = [(float(i), mean_interval(np.array(each))) for i, each in enumerate(values.values()) if each]
-        setting = ", ".join(str(rows[0][1][name]) for name in ("model", "decoding_name", "policy"))
-        if marks:
-            look = charts.Series("", marks)
-            title, label = f"{setting}: where attention goes", "change of the share of attention"
-            made.append((setting, charts.rows(DESTINATIONS, [look], title=title, label=label, border=0.0)))
-    return made
+def _moved(rows: Rows) -> Marks:
+    """Where attention goes → the change of its share, over documents."""
+    values = {
+        name: [row["value"] for _, row in rows if row["measure"] == Measure.FLOW.named(name)] for name in DESTINATIONS
+    }
+    return {name: mean_interval(np.array(each)) for name, each in values.items() if each}
+
+
+def _charts(
+    source: StudySource, table: str, by: Sequence[str], marks: Callable[[Rows], Marks], **options: Any
+) -> list[tuple[str, Markup]]:
+    """A chart for each setting, under its name, of the rows of a table; of those that have any marks."""
+    made = ((", ".join(str(rows[0][1][name]) for name in by), marks(rows)) for rows in source.groups(table, *by))
+    return [
+        (setting, charts.lines(values, title=f"{setting}: {options['label']}", **options))
+        for setting, values in made
+        if values
+    ]
 
 
 def calibrated(table: pd.DataFrame | None) -> list[str]:

@@ -19,7 +19,7 @@ from sinkscope.sinks.events import WINDOW
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.shown import estimate
-from sinkscope.verdicts import Measure
+from sinkscope.verdicts import UNKNOWN, Measure
 from sinkscope.verdicts.wording import TOKENS, missing, number, titled
 
 TOP = 5
@@ -59,34 +59,21 @@ def composition(source: StudySource) -> dict[str, Any] | None:
     names = {name for rows in measures.values() for name in rows}
     kinds = [kind for kind in CATEGORIES if Measure.FREQUENCY.named(kind) in names]
     over: dict[str, list[str]] = {}
+    drawn = []
     for model, rows in measures.items():
-        known = {kind: estimate(rows[name][1]) for kind in kinds if (name := Measure.ENRICHMENT.named(kind)) in rows}
-        sure = [(one, kind) for kind, one in known.items() if one.known and one.above(1.0)]
+        told = {TOKENS.get(kind, kind): rows.get(Measure.ENRICHMENT.named(kind)) for kind in kinds}
+        times = {kind: UNKNOWN if row is None else estimate(row[1]) for kind, row in told.items()}
+        title = f"{model}: how often each kind of token is a sink"
+        looks: dict[str, Any] = {"limits": LIMITS, "ticks": CHANCE, "log": True, "border": 1.0}
+        drawn.append((model, charts.lines(times, title=title, label="times chance", **looks)))
+        sure = [(one, kind) for kind, one in times.items() if one.known and one.above(1.0)]
         if sure:
             strongest, kind = max(sure)
-            over.setdefault(TOKENS.get(kind, kind), []).append(
-                f"{short(model)} ({number(strongest.value, '.2g')} times)"
-            )
+            over.setdefault(kind, []).append(f"{short(model)} ({number(strongest.value, '.2g')} times)")
     caption = (
         "How often each kind of token is a sink, and how much more often than chance, with 95 % intervals over prompts"
     )
-    return {
-        "over": over, "charts": [(model, _enrichment(model, rows, kinds)) for model, rows in measures.items()],
-        "shares": measure_table(caption, measures), "tokens": _tokens(source),
-    }  # fmt: skip
-
-
-def _enrichment(model: str, rows: Measured, kinds: Sequence[str]) -> Markup:
-    points = [
-        (float(place), estimate(rows[name][1]))
-        for place, kind in enumerate(kinds)
-        if (name := Measure.ENRICHMENT.named(kind)) in rows and not missing(rows[name][1]["value"])
-    ]
-    names = [TOKENS.get(kind, kind) for kind in kinds]
-    return charts.rows(
-        names, [charts.Series("", points)], title=f"{model}: how often each kind of token is a sink", label="times chance",
-        limits=LIMITS, ticks=CHANCE, log=True, border=1.0,
-    )  # fmt: skip
+    return {"over": over, "charts": drawn, "shares": measure_table(caption, measures), "tokens": _tokens(source)}
 
 
 def _tokens(source: StudySource) -> Table | None:
