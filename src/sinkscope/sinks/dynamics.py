@@ -36,27 +36,24 @@ def residences(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scor
             # Norms are asked of the steps in which the key is a sink, and it is none during a dip.
             present = rows.length - rows.dips
             kind = np.where(rows.drains == 0, "hub", np.where(rows.drains == present, "drain", "both"))
-        parts.append(
-            pd.DataFrame(
-                {
-                    "sample": np.full(len(rows.key), scan.sample),
-                    "layer": scan.layers[rows.layer],
-                    "head": scan.heads[rows.head],
-                    "key": rows.key,
-                    "position": state.position[rows.key],
-                    "region": state.region[rows.key],
-                    "start": state.steps[rows.start],
-                    "stop": state.steps[rows.stop],
-                    "length": rows.length,
-                    "dips": rows.dips,
-                    "left_censored": rows.left.astype(bool),
-                    "right_censored": rows.right.astype(bool),
-                    "fate": np.asarray(FATES, dtype=object)[rows.fate],
-                    "strength": rows.strength,
-                    "kind": kind,
-                }
-            )
-        )
+        columns = {
+            "sample": np.full(len(rows.key), scan.sample),
+            "layer": scan.layers[rows.layer],
+            "head": scan.heads[rows.head],
+            "key": rows.key,
+            "position": state.position[rows.key],
+            "region": state.region[rows.key],
+            "start": state.steps[rows.start],
+            "stop": state.steps[rows.stop],
+            "length": rows.length,
+            "dips": rows.dips,
+            "left_censored": rows.left.astype(bool),
+            "right_censored": rows.right.astype(bool),
+            "fate": np.asarray(FATES, dtype=object)[rows.fate],
+            "strength": rows.strength,
+            "kind": kind,
+        }
+        parts.append(pd.DataFrame(columns))
     units = {"length": "recorded steps", "strength": scan.judge.unit, "position": "tokens"}
     return frame(pd.concat(parts, ignore_index=True), units=units, dip=DIP, **scan.judge.attrs(epsilon))
 
@@ -91,18 +88,15 @@ def moves(trace: Any, epsilon: float = EPSILON, rule: str = "auto", *, scores: s
         step, layer, head = moves_of(scan.path)
         before = scan.state.position[scan.path[step, layer, head]]
         after = scan.state.position[scan.path[step + 1, layer, head]]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "sample": np.full(len(step), scan.sample),
-                    "layer": scan.layers[layer],
-                    "head": scan.heads[head],
-                    "step": scan.state.steps[step],
-                    "from_position": before,
-                    "to_position": after,
-                    "distance": after - before,
-                }
-            )
-        )
+        columns = {
+            "sample": np.full(len(step), scan.sample),
+            "layer": scan.layers[layer],
+            "head": scan.heads[head],
+            "step": scan.state.steps[step],
+            "from_position": before,
+            "to_position": after,
+            "distance": after - before,
+        }
+        parts.append(pd.DataFrame(columns))
     units = {"distance": "tokens, right is positive"}
     return frame(pd.concat(parts, ignore_index=True), units=units, challenge=CHALLENGE)

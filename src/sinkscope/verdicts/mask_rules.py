@@ -123,6 +123,7 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
         return verdict.undecided(Reason.NO_LOSS)
     controls, quiet = (control(policy), control(policy, "mass")), f"{policy},effect=silence"
     sinks, rest = f"{policy},epsilon={EPSILON:g}", f"{policy},epsilon={EPSILON:g},among=others"
+    matched = abs(reached(measures, policy) - 1) <= MATCHED
     if not verdict.decided or not {*controls, quiet} <= measures.runs.keys():
         return verdict.undecided(verdict.reason or Reason.NO_CONTROL)
     silent, apart, alone = measures.lost(quiet), measures.lost(sinks, base=rest), measures.lost(sinks)
@@ -130,7 +131,7 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
         (Measure.LOST, silent, "silence"), (Measure.MATCHED, point(reached(measures, policy))),
         (Measure.LOST, alone, sinks), (Measure.OVER_OTHERS, apart, sinks),
     )  # fmt: skip
-    for name in controls[: 1 + _matched(measures, policy)]:
+    for name in controls[: 1 + matched]:
         if certain(measures.lost(policy, base=name), POINTS_LOST, Side.BELOW):
             return verdict.settled(CONTRADICTED).unless(_nothing_left(measures, name))
     if certain(alone, POINTS_LOST, Side.BELOW):
@@ -138,12 +139,9 @@ def due_to_sinks(measures: Measures, policy: str) -> Verdict:
     quiet_too = None if certain(silent, POINTS_LOST) else Reason.INTERVAL
     if certain(silent, POINTS_LOST, Side.BELOW):
         quiet_too = Reason.SILENCE_DISAGREES
-    halves = None if certain(apart, 0.0) else Reason.OTHERS_MAY
-    unmatched = None if _matched(measures, policy) else Reason.UNMATCHED
-    return verdict.unless(
-        _control(measures, policy), unmatched, _mass(measures, policy), quiet_too,
-        Reason.NO_HALVES if apart is None else halves,
-    )  # fmt: skip
+    halves = Reason.NO_HALVES if apart is None else None if certain(apart, 0.0) else Reason.OTHERS_MAY
+    unmatched = None if matched else Reason.UNMATCHED
+    return verdict.unless(_control(measures, policy), unmatched, _mass(measures, policy), quiet_too, halves)
 
 
 def anchored(measures: Measures, window: str, first: str) -> Verdict:
@@ -179,14 +177,8 @@ def _masked(
 
 def _about(measures: Measures, policy: str) -> list[tuple[Measure, Estimate]]:
     """What a policy masked."""
-    if policy not in measures.runs:
-        return []
-    run = measures.runs[policy]
-    shares = {
-        Measure.HITS: run.hits, Measure.STRONGEST: run.strongest, Measure.REMOVED: run.removed,
-        Measure.SINKS_REMOVED: run.sinks_removed,
-    }  # fmt: skip
-    return [(measure, point(share)) for measure, share in shares.items()]
+    run = measures.runs.get(policy)
+    return [] if run is None else [(measure, point(share)) for measure, share in run.shares.items()]
 
 
 def _untestable(measures: Measures, policy: str) -> Reason | None:
@@ -247,7 +239,3 @@ def reached(measures: Measures, policy: str) -> float:
     runs = [measures.runs.get(name) for name in (control(policy, "mass"), policy)]
     removed = [math.nan if run is None else run.removed for run in runs]
     return removed[0] / removed[1] if removed[1] else math.nan
-
-
-def _matched(measures: Measures, policy: str) -> bool:
-    return abs(reached(measures, policy) - 1) <= MATCHED

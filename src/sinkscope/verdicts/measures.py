@@ -75,6 +75,12 @@ class PolicyRun:
     sinks_removed: float = math.nan
     told: bool = True
 
+    @property
+    def shares(self) -> dict[Measure, float]:
+        """What was masked, by its measures."""
+        of_mask = (Measure.HITS, Measure.STRONGEST, Measure.REMOVED, Measure.SINKS_REMOVED)
+        return {measure: getattr(self, measure.name.lower()) for measure in of_mask}
+
     @classmethod
     def of(cls, scores: Mapping[str, float], row: Mapping[Any, Any]) -> PolicyRun:
         """Scores with what a row of results says about the mask."""

@@ -50,25 +50,18 @@ def either(
     other = against(measures, opposite, limit, of=opposite_of)
     if verdict.reason == Reason.NOT_MEASURED and verdict.measure in LEADS.values():
         return verdict.undecided(Reason.NOT_IDENTIFIABLE)
-    if verdict.reason is None or verdict.reason == Reason.INTERVAL:
-        if verdict.status == SUPPORTED:
-            verdict = verdict.unless(_by_chance(measures, verdict.measure))
-        elif other.status == SUPPORTED:
-            verdict = verdict.settled(CONTRADICTED).unless(_by_chance(measures, other.measure))
+    # Noise that lasts as long may do as much.
+    beyond = {each.measure: measures.get(BEYOND[each.measure]) for each in (verdict, other) if each.measure in BEYOND}
+    if verdict.reason in (None, Reason.INTERVAL):
+        lead = verdict if verdict.status == SUPPORTED else other
+        chance = lead.measure in beyond and not certain(beyond[lead.measure], LEAST_BEYOND)
+        if lead.status == SUPPORTED:
+            status = SUPPORTED if lead is verdict else CONTRADICTED
+            verdict = verdict.settled(status).unless(Reason.CHANCE if chance else None)
         else:
             verdict = verdict.undecided(Reason.NO_MAJORITY)
-    beyond = [
-        (BEYOND[each.measure], measures.get(BEYOND[each.measure]))
-        for each in (verdict, other)
-        if each.measure in BEYOND
-    ]
-    return verdict.beside_it((other.measure, other.estimate, opposite_of), *beyond)
-
-
-def _by_chance(measures: Measures, measure: Measure | None) -> Reason | None:
-    """Noise that lasts as long may do as much."""
-    least = measure not in BEYOND or certain(measures.get(BEYOND[measure]), LEAST_BEYOND)
-    return None if least else Reason.CHANCE
+    numbers = ((BEYOND[measure], estimate) for measure, estimate in beyond.items())
+    return verdict.beside_it((other.measure, other.estimate, opposite_of), *numbers)
 
 
 def drifts(measures: Measures, sign: int, event: str = "") -> Verdict:

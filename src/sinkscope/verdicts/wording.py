@@ -35,7 +35,7 @@ MODEL = {
 }  # fmt: skip
 NEEDS = Question.NEEDS_SINKS, Question.NEEDS_KEYS
 """Whether a model needs them: of a study, and else of `ss.diagnose`."""
-TO_MEASURE = {
+TO_MEASURE: Mapping[str, str] = {
     Question.DRAINS: "record norms: capture=ss.Capture(anatomy=True), or --anatomy",
     Question.NEEDS_KEYS: "ss.diagnose(trace, unmasked=…, top1=…, random1=…)",
     Question.NEEDS_FIRST: "ss.diagnose(trace, unmasked=…, window=…, window_first=…)",

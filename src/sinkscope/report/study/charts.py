@@ -90,13 +90,10 @@ def rows(
 ) -> Markup:
     """One row for each name, values with their intervals along it. border: a value that a dashed line marks; row: its height."""
     with style():
-        figure, axes = _sheet(row * len(names) + 32, series)
+        figure, axes = _sheet(row * len(names) + 32, series, names)
         if border is not None:
             axes.axvline(border, color=PAPER["soft"], linestyle="--", linewidth=1)
         axes.set(xlabel=label, xscale="log" if log else "linear")
-        axes.set_yticks(range(len(names)), [_beside(name) for name in names])
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
         draw(axes, series, flat=True, limits=limits)
         if ticks is not None:
             axes.set_xticks(list(ticks), list(ticks.values()))
@@ -123,7 +120,7 @@ def curves(ticks: Mapping[float, str], series: Sequence[Series], *, title: str, 
 def shares(names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]]], *, title: str) -> Markup:
     """One bar for each name. parts: (label, colour, a share for each name), from the left; wide ones carry their number."""
     with style():
-        figure, axes = _sheet(30 * len(names) + 30)
+        figure, axes = _sheet(30 * len(names) + 30, names=names)
         start = np.zeros(len(names))
         for label, colour, values in parts:
             wide = np.nan_to_num(np.asarray(values, dtype=float))
@@ -131,16 +128,9 @@ def shares(names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float]
             told = [f"{share:.0%}" if share >= 0.1 else "" for share in wide]
             axes.bar_label(bars, told, label_type="center", color=PAPER["surface"])
             start += wide
-        axes.set_yticks(range(len(names)), [_beside(name) for name in names])
-        axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))
+        axes.set_xlim(0, 1)
         axes.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-        axes.grid(axis="y", visible=False)
         return inline(figure, title)
-
-
-def _beside(name: str) -> str:
-    """A name beside a row, in two lines where it is long."""
-    return "\n".join(textwrap.wrap(look.cut(name, 2 * HALF), HALF))
 
 
 def on_lines(lines: Sequence[Mapping[str, Estimate]], looks: Mapping[str, Series]) -> list[Series]:
@@ -172,11 +162,16 @@ def draw(axes: Any, series: Sequence[Series], *, flat: bool, limits: tuple[float
         axes.figure.legend(loc="outside upper left", ncols=_key(series)[0], handletextpad=0.4, columnspacing=1)
 
 
-def _sheet(height: float, series: Sequence[Series] = ()) -> tuple[Figure, Any]:
-    """Axes of this height, and room for the key above them."""
+def _sheet(height: float, series: Sequence[Series] = (), names: Sequence[str] = ()) -> tuple[Figure, Any]:
+    """Axes of this height, and room for the key above them. names: of the rows; long ones stand in two lines."""
     beside, lines = _key(series)
-    figure, axes = look.sheet(1, 1, WIDE / 72, (height + 17 * lines * (beside > 0)) / 72)
-    return figure, axes[0][0]
+    figure, ((axes,),) = look.sheet(1, 1, WIDE / 72, (height + 17 * lines * (beside > 0)) / 72)
+    if names:
+        wrapped = ["\n".join(textwrap.wrap(look.cut(name, 2 * HALF), HALF)) for name in names]
+        axes.set_yticks(range(len(names)), wrapped)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+    return figure, axes
 
 
 def _key(series: Sequence[Series]) -> tuple[int, int]:

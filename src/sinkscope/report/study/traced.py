@@ -16,6 +16,7 @@ from sinkscope.report.study.source import StudySource
 from sinkscope.sinks import composition as token_table
 from sinkscope.sinks.categories import CATEGORIES
 from sinkscope.sinks.events import WINDOW
+from sinkscope.statistics import Estimate
 from sinkscope.study.paper import published_tokens
 from sinkscope.study.plugged import Column
 from sinkscope.study.shown import estimate
@@ -48,6 +49,12 @@ def maps(source: StudySource) -> dict[str, Any] | None:
     return {"maps": source.heat_maps, "path": paper(source, "figure_7")} if source.exemplars else None
 
 
+def measured(rows: Measured, measure: Measure, of: str) -> Estimate:
+    """A measure of a model; unknown where it has none."""
+    row = rows.get(measure.named(of))
+    return UNKNOWN if row is None else estimate(row[1])
+
+
 # ---- what they are made of
 
 
@@ -59,12 +66,10 @@ def composition(source: StudySource) -> dict[str, Any] | None:
     names = {name for rows in measures.values() for name in rows}
     kinds = [kind for kind in CATEGORIES if Measure.FREQUENCY.named(kind) in names]
     over: dict[str, list[str]] = {}
-    drawn = []
+    drawn, looks = [], {"limits": LIMITS, "ticks": CHANCE, "log": True, "border": 1.0}
     for model, rows in measures.items():
-        told = {TOKENS.get(kind, kind): rows.get(Measure.ENRICHMENT.named(kind)) for kind in kinds}
-        times = {kind: UNKNOWN if row is None else estimate(row[1]) for kind, row in told.items()}
+        times = {TOKENS.get(kind, kind): measured(rows, Measure.ENRICHMENT, kind) for kind in kinds}
         title = f"{model}: how often each kind of token is a sink"
-        looks: dict[str, Any] = {"limits": LIMITS, "ticks": CHANCE, "log": True, "border": 1.0}
         drawn.append((model, charts.lines(times, title=title, label="times chance", **looks)))
         sure = [(one, kind) for kind, one in times.items() if one.known and one.above(1.0)]
         if sure:
@@ -109,11 +114,8 @@ def dynamics(source: StudySource) -> dict[str, Any] | None:
     if not measures:
         return None
 
-    def share(rows: Measured, kind: str) -> float:
-        found = rows.get(Measure.KIND.named(kind))
-        return math.nan if found is None else float(found[1]["value"])
-
-    parts = [(kind, KINDS[kind][0], [share(rows, kind) for rows in measures.values()]) for kind in KINDS]
+    shares = {kind: [measured(rows, Measure.KIND, kind).value for rows in measures.values()] for kind in KINDS}
+    parts = [(kind, colour, shares[kind]) for kind, (colour, _) in KINDS.items()]
     shifted = f"event times shifted by up to {WINDOW} steps"
     caption = f"Movement, with 95 % intervals over prompts; expected and p of events are from {shifted}"
     title = "Share of the heads and steps with a sink in each kind of head, by model"
