@@ -555,6 +555,10 @@ def test_every_claim_is_about_a_known_family_and_says_how_it_is_decided():
     assert found["collapse"]["n"] == found["left"]["m"] == ()
 
 
+def test_a_claim_is_understood_without_those_before_it() -> None:
+    assert [claim.text for claim in CLAIMS if claim.text.startswith(("…", "The same", "Nor", "They"))] == []
+
+
 def test_claims_on_all_diffusion_models_are_about_every_such_family() -> None:
     for family in ("sdar", "llada2", "a2d", "llada"):
         assert CLAIM["robust-1"].concerns(family)

@@ -87,18 +87,26 @@ class PaperFigure:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.title}; table of {len(self.table)} rows>"
 
-    def image(self) -> str:
-        """The picture as an HTML element, for notebooks."""
+    def address(self, kind: str, **options: Any) -> str:
+        """The picture as an address, "svg+xml" or "png"; nothing in it can run. options: of savefig."""
         picture = io.BytesIO()
         with style():
-            self.figure.savefig(picture, format="png", dpi=150)
-        data = base64.b64encode(picture.getvalue()).decode()
+            self.figure.savefig(picture, format=kind.partition("+")[0], **options)
+        return data_address(kind, picture)
+
+    def image(self) -> str:
+        """The picture as an HTML element, for notebooks."""
         alt = html.escape(visible(f"{self.title}. {self.caption}"))
-        return f'<img alt="{alt}" src="data:image/png;base64,{data}" style="max-width:100%;background:#fff">'
+        return f'<img alt="{alt}" src="{self.address("png", dpi=150)}" style="max-width:100%;background:#fff">'
 
     def _repr_html_(self) -> str:
         words = f"<b>{html.escape(visible(self.title))}.</b> {html.escape(visible(self.caption))}"
         return f'<figure style="margin:0;max-width:60em">{self.image()}<figcaption>{words}</figcaption></figure>'
+
+
+def data_address(kind: str, picture: io.BytesIO) -> str:
+    """A picture as an address that holds it."""
+    return f"data:image/{kind};base64,{base64.b64encode(picture.getvalue()).decode()}"
 
 
 def finished(

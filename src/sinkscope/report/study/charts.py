@@ -6,7 +6,6 @@ its name, so that a chart follows dark mode and print as the words beside it do.
 
 from __future__ import annotations
 
-import base64
 import io
 import textwrap
 import zlib
@@ -239,4 +238,4 @@ def heat(table: pd.DataFrame, ramp: Sequence[str]) -> str:
         wide = np.fmax.reduceat(wide, starts, axis=axis)
     picture = io.BytesIO()
     imsave(picture, look.colours(ramp, (0, 0, 0, 0))(look.received_norm(top)(np.ma.masked_invalid(wide))), format="png")
-    return f"data:image/png;base64,{base64.b64encode(picture.getvalue()).decode()}"
+    return look.data_address("png", picture)

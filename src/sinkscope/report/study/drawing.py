@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -73,11 +71,8 @@ def paper(source: StudySource, name: str) -> dict[str, str] | None:
 
 
 def shown(figure: look.PaperFigure) -> dict[str, str]:
-    """A figure for the page: its address, with which nothing in it can run, its title and caption."""
-    drawn = io.BytesIO()
-    with look.style():
-        figure.figure.savefig(drawn, format="svg", metadata={"Date": None})
-    address = "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode()
+    """A figure for the page: its address, title and caption."""
+    address = figure.address("svg+xml", metadata={"Date": None})
     return {"name": figure.name, "address": address, "title": figure.title, "caption": figure.caption}
 
 
