@@ -31,6 +31,5 @@ def plot_calibration(table: pd.DataFrame) -> look.PaperFigure:
             course.set(xlabel="third of the generation", xlim=(0.8, 3.2), xticks=[1, 2, 3])
         for axis in axes[:, 0]:
             axis.set_ylabel("right tokens")
-        handles = [axes[0][0].plot([], [], "o", color=colour, label=run)[0] for run, colour in COLOURS.items()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        look.legend(figure, axes[0][0], COLOURS)
     return look.finished("calibration", figure, shown)

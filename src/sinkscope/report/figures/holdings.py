@@ -42,10 +42,7 @@ def plot_holdings(table: pd.DataFrame, title: str = "What sinks hold") -> look.P
         axes[1][0].set_xlim(-0.5, 1.05)
         axes[1][0].axvline(0, color="#7f7f7f", linewidth=0.5)
         _lines(axes[1][1], shown[shown["section"] == "movement"], "drift of values, 1 − cosine")
-        handles = [
-            axes[0][0].plot([], [], "o", color=colour, label=WORDS[place])[0] for place, colour in COLOURS.items()
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        look.legend(figure, axes[0][0], {WORDS[place]: colour for place, colour in COLOURS.items()})
     n = int(table["n"].max()) if len(table) else 0
     return look.finished("holdings", figure, shown, whose=title, n=n)
 

@@ -226,6 +226,12 @@ def heat_panels(
     return figure
 
 
+def legend(figure: Figure, axes: Any, colours: Mapping[str, str], marker: str = "o") -> None:
+    """Names of colours below all panels. colours: name → colour."""
+    handles = [axes.plot([], [], marker, color=colour, label=name)[0] for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+
+
 def intervals(axes: Any, places: Any, bounds: Iterable[Any], *, flat: bool = False, **options: Any) -> None:
     """Values with their intervals, along x (flat) or y. bounds: value, low and high of each place."""
     value, low, high = (np.asarray(bound, dtype=float) for bound in bounds)

@@ -33,6 +33,5 @@ def plot_sensitivity(table: pd.DataFrame) -> look.PaperFigure:
             axis.set_yticks(range(len(claims)), claims if axis is axes[0][0] else [])
             axis.set_ylim(len(claims) - 0.5, -0.5)
             axis.set_xlabel("ε, or another rule at 3")
-        handles = [axes[0][0].plot([], [], "s", color=colour, label=status)[0] for status, colour in COLOURS.items()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        look.legend(figure, axes[0][0], COLOURS, "s")
     return look.finished("sensitivity", figure, shown)
