@@ -15,6 +15,8 @@ from sinkscope.verdicts.diagnosis import NEEDS_SINKS, QUESTIONS
 from sinkscope.verdicts.questions import CLAIMS, THEMES, Claim, overall
 from sinkscope.verdicts.verdict import point
 
+UNMEASURED = Reason.NOT_MEASURED, Reason.NO_RIVAL, Reason.NOT_JUDGED
+"""Reasons for which there is nothing to see."""
 MARGIN = 6.0
 """Percent of a line that are left free at both ends of its scale."""
 
@@ -43,7 +45,7 @@ class Line:
     def unmeasured(self) -> tuple[str, ...]:
         """Why there is nothing to see in any column, in words; none where a model was measured."""
         told = [verdict for verdicts in self.verdicts.values() for verdict in verdicts]
-        blank = all(wording.why(one) == Reason.NOT_MEASURED and not math.isfinite(one.estimate.value) for one in told)
+        blank = all(one.reason in UNMEASURED and not math.isfinite(one.estimate.value) for one in told)
         return tuple(dict.fromkeys(map(wording.because, told))) if blank else ()
 
     def places(self, verdict: Verdict) -> tuple[float | None, ...]:
