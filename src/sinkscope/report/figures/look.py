@@ -88,10 +88,10 @@ class PaperFigure:
         return f"<{self.name}: {self.title}; table of {len(self.table)} rows>"
 
     def address(self, kind: str, **options: Any) -> str:
-        """The picture as an address, "svg+xml" or "png"; nothing in it can run. options: of savefig."""
+        """The picture as an address, "svg" or "png"; nothing in it can run. options: of savefig."""
         picture = io.BytesIO()
         with style():
-            self.figure.savefig(picture, format=kind.partition("+")[0], **options)
+            self.figure.savefig(picture, format=kind, **options)
         return data_address(kind, picture)
 
     def image(self) -> str:
@@ -106,6 +106,7 @@ class PaperFigure:
 
 def data_address(kind: str, picture: io.BytesIO) -> str:
     """A picture as an address that holds it."""
+    kind = "svg+xml" if kind == "svg" else kind
     return f"data:image/{kind};base64,{base64.b64encode(picture.getvalue()).decode()}"
 
 

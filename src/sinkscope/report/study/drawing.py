@@ -72,7 +72,7 @@ def paper(source: StudySource, name: str) -> dict[str, str] | None:
 
 def shown(figure: look.PaperFigure) -> dict[str, str]:
     """A figure for the page: its address, title and caption."""
-    address = figure.address("svg+xml", metadata={"Date": None})
+    address = figure.address("svg", metadata={"Date": None})
     return {"name": figure.name, "address": address, "title": figure.title, "caption": figure.caption}
 
 
