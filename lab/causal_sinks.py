@@ -7,7 +7,6 @@ Planted heads from 8 to 4,096 tokens (tests/sinks/heads.py), then real models by
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from tests.sinks import heads
 
 import sinkscope as ss
+from lab.verdict_simulation import table
 from sinkscope.base.sink_rule import distant
 from sinkscope.sinks import detect
 from sinkscope.tasks import registry
@@ -32,7 +32,7 @@ WORDS = (
 TEXTS = (5, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
-def planted_row(length: int) -> list[str]:
+def planted_row(length: int) -> tuple[str, ...]:
     """False alarms, and the smallest share that a sink needs to be found in 95 of 100 heads, by where it stands."""
     rng = np.random.default_rng(length)
     called: dict[str, list[bool]] = defaultdict(list)
@@ -53,23 +53,17 @@ def planted_row(length: int) -> list[str]:
                     found[share].append(float((rest * (1 - sink) + sink).sum()) > could.limit()[column])
         enough = [share for share, sinks in found.items() if np.mean(sinks) >= 0.95]
         least.append(f"{min(enough):g}" if could.known[column] else "unknown")
-    return [f"{length:,}", f"{np.mean(by_distance):.1%}", f"{np.mean(chance):.1%}", *least]
+    return (f"{length:,}", f"{np.mean(by_distance):.1%}", f"{np.mean(chance):.1%}", *least)
 
 
-def text_row(model: ss.Model, ids: torch.Tensor) -> list[str]:
+def text_row(model: ss.Model, ids: torch.Tensor) -> tuple[str, ...]:
     """Sinks after reading a text, from a trace of its prefill."""
     trace = ss.generate(model, ids, ss.GreedyDecoding(length=1), capture=ss.Capture()).trace
     rows = ss.summary(trace).set_index("measure")["value"]
     first = float(detect(trace).isel(step=0, key=0).mean())
     gu = rows["heads with mean attention > 0.3 on the first token"]
     numbers = rows["sinks per head"], rows["heads without a sink"], first, gu
-    return [f"{ids.shape[1]:,}", *(f"{number:.2f}" for number in numbers), f"{rows['unknown keys']:.0%}"]
-
-
-def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    lines = [names, ["---"] * len(names), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return (f"{ids.shape[1]:,}", *(f"{number:.2f}" for number in numbers), f"{rows['unknown keys']:.0%}")
 
 
 def main() -> None:
@@ -82,15 +76,17 @@ def main() -> None:
         "at a quarter",
         "in the middle",
     )
-    print(table(names, [planted_row(length) for length in heads.LENGTHS]))
+    table(names, map(planted_row, heads.LENGTHS))
     smol = ss.load("smollm2", device="cpu", dtype="float32")
     licence = smol.tokenizer((Path(__file__).parents[1] / "LICENSE").read_text(), return_tensors="pt")["input_ids"]
-    print("SmolLM2", table(WORDS, [text_row(smol, licence[:, :n]) for n in TEXTS]), sep="\n\n")
+    print("\nSmolLM2\n")
+    table(WORDS, (text_row(smol, licence[:, :n]) for n in TEXTS))
     organism = ss.load("organism/causal", device="cpu", dtype="float32")
     task = registry.get("word_problems", "causal")
     prompt = encode_prompt(organism, task.prompt(task.documents(1)[0]), task.scheme).ids
     run = ss.generate(organism, torch.tensor([prompt]), ss.GreedyDecoding(length=64, eos=None))
-    print("organism/causal", table(WORDS, [text_row(organism, run.sequences[:1, :n]) for n in TEXTS[:5]]), sep="\n\n")
+    print("\norganism/causal\n")
+    table(WORDS, (text_row(organism, run.sequences[:1, :n]) for n in TEXTS[:5]))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from lab.english_tables import table, write
+from lab.study_tables import table, write
 from sinkscope.statistics import mean_interval
 from sinkscope_train.figures import plot_ladder
 

@@ -65,6 +65,11 @@ def test_the_paper_study_has_the_papers_models_and_settings() -> None:
         "random(top:1),match=mass", "top:1@layer", "top:1@model", "top:1,scores=masked", "top:1,effect=silence", "first:1",
         "first:1,prefill=no", "top:1,queries=scored", "top:1,epsilon=3", "top:1,epsilon=3,among=others",
     } <= asked  # fmt: skip
+    for grid in (grid for grid in study.evaluate if table <= set(grid.policies)):
+        masks = [policy for policy in grid.policies if policy.startswith("top:") and ",e" not in policy]
+        assert {name for mask in masks for name in (f"random({mask})", f"random({mask}),match=mass")} <= set(
+            grid.policies
+        )
     assert {tuple(grid.families) for grid in study.evaluate} >= {("causal",), ("diffusion",)}
     for claim in (claim for claim in CLAIMS if claim.kind == Kind.ACCURACIES):
         policy = claim.options["policy"]
