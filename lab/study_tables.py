@@ -6,7 +6,7 @@
 
 Each table of the studies becomes one CSV file, without times and without columns that are empty or repeat the study's settings;
 several studies are put below each other. passages.csv.gz has the nats per token of every passage, a column for each policy and
-draw; pairs.csv the means of pairs of traces over documents; claims.csv what each study says of each claim of the paper, for each
+draw; pairs.csv the means of pairs of traces over documents; claims.csv.gz what each study says of each claim of the paper, for each
 model and task.
 """
 
@@ -41,7 +41,7 @@ LEFT_OUT = {
 TIMES = ("seconds", "seconds_exact", "timed_with", "time_saved", "time_saved_low", "time_saved_high")
 """Of machines that did other work at the same time."""
 
-PACKED = ("passages", "sinks", "inspection")
+PACKED = ("passages", "sinks", "inspection", "claims")
 
 
 def table(studies: Sequence[Path], name: str) -> pd.DataFrame:

@@ -51,6 +51,6 @@ def test_tables_of_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert delay["low"] < 0 < delay["high"]  # Student's t of three numbers: 2 ± 2.5
     assert not (out / "calibration.csv").exists()  # the study has none
     told = {"claim": "present", "model": "twin", "about": "text, half"}
-    assert pd.read_csv(out / "claims.csv").to_dict("records") == [
+    assert pd.read_csv(out / "claims.csv.gz").to_dict("records") == [
         {**told, "status": "supported", "evidence": "94 % (93 to 95) of heads and steps have a sink"}
     ]
