@@ -6,8 +6,8 @@
 
 Each table of the studies becomes one CSV file, without times and without columns that are empty or repeat the study's settings;
 several studies are put below each other. passages.csv.gz has the nats per token of every passage, a column for each policy and
-draw; pairs.csv the means of pairs of traces over documents; claims.csv.gz what each study says of each claim of the paper, for each
-model and task.
+draw; pairs.csv the means of pairs of traces over documents; claims.csv.gz what each study says of each claim of the paper, for
+each model and task.
 """
 
 from __future__ import annotations
