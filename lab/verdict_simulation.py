@@ -186,9 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (not options.claims or case.claim.name in options.claims) and case.name.endswith(options.kind)
     ]
     names = [f"n = {n}" for n in SIZES]
-    print(
-        f"Wrong verdicts in % of {options.runs or usual} simulated studies (n documents or texts, or n prompts for traces):\n"
-    )
+    print(f"Wrong verdicts in % of {options.runs or usual} simulated studies (n documents, texts or prompts):\n")
     false = table(("claim", "truth", "wrong verdict", *names), false_rows(cases, options.runs, SIZES))
     print(f"\nSmallest effect of those tried that gets its verdict in {POWER:.0%} of the studies:\n")
     power = table(("claim", "verdict", "effect", *names), power_rows(cases, options.runs, SIZES))
