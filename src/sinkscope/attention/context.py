@@ -92,9 +92,9 @@ class Placed:
             seen: Bool [B, K]: the keys that took part; None: all K. Uniform attention is over all keys that there are.
         """
         share = self.real.sum(1) / (received.shape[3] if seen is None else seen.sum(1).clamp(min=1))
-        found = received.nan_to_num(0.0) * share[:, None, None, None].to(received.dtype)
-        whole = found.new_zeros(*received.shape[:3], self.real.shape[1])
-        whole.scatter_add_(3, self.columns[layer][:, None, None].expand(found.shape), found)
+        weighted = received.nan_to_num(0.0) * share[:, None, None, None].to(received.dtype)
+        whole = weighted.new_zeros(*received.shape[:3], self.real.shape[1])
+        whole.scatter_add_(3, self.columns[layer][:, None, None].expand(weighted.shape), weighted)
         return whole.masked_fill_(~self.real[:, None, None], float("nan"))
 
 

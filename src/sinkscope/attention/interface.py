@@ -59,9 +59,9 @@ def sinkscope_attention(
             )
     context, away = current(), query.device
     if context.home not in (None, away):
-        query, key, value = (part.to(context.home) for part in (query, key, value))
+        query, key, value = (tensor.to(context.home) for tensor in (query, key, value))
         attention_mask, s_aux, indices = (
-            None if part is None else part.to(context.home) for part in (attention_mask, s_aux, indices)
+            None if tensor is None else tensor.to(context.home) for tensor in (attention_mask, s_aux, indices)
         )
     # LLaDA rotates q and k in float32 and casts back; its rotary module leaves the casting to this line.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -141,9 +141,9 @@ def _sums(attended: Attended, classes: dict[str, Tensor]) -> dict[tuple[str, boo
         return {(NEWEST, False): attended.acted, (NEWEST, True): raw}
     sizes = [weights.shape[1] for weights in classes.values()]
     return {
-        (name, kind): part
+        (name, kind): sums
         for kind, whole in ((False, attended.acted), (True, raw))
-        for name, part in zip(classes, torch.split(whole, sizes, 2), strict=True)
+        for name, sums in zip(classes, torch.split(whole, sizes, 2), strict=True)
     }
 
 

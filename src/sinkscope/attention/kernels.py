@@ -115,8 +115,8 @@ def _try_cudnn(device: torch.device, dtype: torch.dtype, width: int) -> bool:
         for causal in (False, True):
             for masked in (None, bias):
                 out, lse = _cudnn(query, key, value, masked, causal, scale)
-                wanted, total = plain(query, key, value, masked, causal, scale)
-                close = (out - wanted).abs().max() < 0.05 and (lse - total).abs().max() < 1e-3
+                expected, total = plain(query, key, value, masked, causal, scale)
+                close = (out - expected).abs().max() < 0.05 and (lse - total).abs().max() < 1e-3
                 if not bool(close):
                     return False
     except RuntimeError:

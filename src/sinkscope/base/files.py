@@ -39,18 +39,18 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
     The unfinished file is opened exclusively, so that a link planted in its place is refused and not followed.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.unlink(missing_ok=True)
-        with part.open("xb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink()
         raise InputError(f"cannot write {path} ({error.strerror}): {remedy(error)}") from error
 
 

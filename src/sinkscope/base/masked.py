@@ -11,9 +11,9 @@ class Masked(StrEnum):
     heading: str
 
     def __new__(cls, name: str, heading: str) -> Masked:
-        made = str.__new__(cls, name)
-        made._value_, made.heading = name, heading
-        return made
+        member = str.__new__(cls, name)
+        member._value_, member.heading = name, heading
+        return member
 
     REMOVED = "hidden_share", "attention removed"
     HITS = "sinks_hit", "sinks masked"

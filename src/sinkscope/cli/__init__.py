@@ -36,8 +36,8 @@ for _module, _name in (
 app.command("lm-eval", cls=Command, **PASSED_ON)(lm_eval.lm_eval)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         typer.echo(f"sinkscope {__version__}")
         raise typer.Exit
 

@@ -85,7 +85,7 @@ def evaluate(
     if chosen.runs_code and not no_grade:
         announce(sandbox, yes)
     seeds = tuple(seed or (0,))
-    wanted = items(chosen, limit, seeds)  # reads the documents: a file that is missing is said now
+    selected = items(chosen, limit, seeds)  # reads the documents: a file that is missing is said now
     with working(f"loading {source}"):
         model = ss.load(source, device, dtype, revision)
     loop = decoding_of(model, decoding, length, steps, decoding_options(chosen, family))
@@ -96,7 +96,7 @@ def evaluate(
             progress = answers_of(watch, shares and not no_grade)
             if out is not None and no_grade:
                 with RunFolder.write(out, experiment.settings) as run:
-                    answer(model, experiment, wanted, run, size, False, progress)
+                    answer(model, experiment, selected, run, size, False, progress)
             else:
                 evaluation = evaluated(model, experiment, out, limit, size, progress)
     except KeyboardInterrupt:
@@ -105,7 +105,7 @@ def evaluate(
         raise
     if no_grade:
         line = f"answers, to grade with `sinkscope evaluate --grade {out}`: {out}"
-        show_result(json, {"answers": len(wanted), "folder": out}, [line])
+        show_result(json, {"answers": len(selected), "folder": out}, [line])
     else:
         result(evaluation, json, out)
 
@@ -154,8 +154,8 @@ def result(evaluation: ss.Evaluation, json: bool, folder: Path | None = None) ->
     }  # fmt: skip
     for outcome in evaluation.extras.values():
         data |= outcome.facts()
-    kept = [] if folder is None else [f"answers and grades: {folder}"]
-    show_result(json, data, [table(("", ""), summary(evaluation)), *kept])
+    saved = [] if folder is None else [f"answers and grades: {folder}"]
+    show_result(json, data, [table(("", ""), summary(evaluation)), *saved])
 
 
 def answers_of(watch: Watch, graded: bool = True) -> Callable[[int, int, int], None]:

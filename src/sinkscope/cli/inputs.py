@@ -32,11 +32,11 @@ def decoding_of(
         has = f"{model.family} models such as {model.source} have {', '.join(fitting)}"
         raise InputError(f"--decoding begins with {kind!r}; {has}")
     fields = {item.name: item for item in dataclasses.fields(fitting[kind])} if kind else option_fields(model.family)
-    told = read_options(options, fields) if options else {}
+    written = read_options(options, fields) if options else {}
     shortcuts = {name: value for name, value in (("length", length), ("steps", steps)) if value is not None}
-    if twice := told.keys() & shortcuts.keys():
+    if twice := written.keys() & shortcuts.keys():
         raise InputError(f"--{min(twice)} {shortcuts[min(twice)]} and --decoding {text}: give {min(twice)} once")
-    values = dict(base or {}) | told | shortcuts
+    values = dict(base or {}) | written | shortcuts
     if values.get("temperature") == 0 and not hasattr(default_decoding(model.family), "temperature"):
         del values["temperature"]  # the most likely token, as the default takes it
     if wrong := [name for name in values if name not in fields]:

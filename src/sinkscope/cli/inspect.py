@@ -101,7 +101,7 @@ def generated(names: list[str], family: str) -> list[Task]:
 
 
 def answers(
-    model: ss.Model, asked: list[Task], limit: int, given: tuple[str | None, int | None, int | None]
+    model: ss.Model, asked: list[Task], limit: int, loop: tuple[str | None, int | None, int | None]
 ) -> tuple[ss.Run, dict[str, list[Any]]]:
     """Answers to the first documents of some tasks, and their labels: the task, and whether they are right.
 
@@ -120,7 +120,7 @@ def answers(
     options = next(filter(None, (decoding_options(task, model.family) for task in generating)), {})
     with Watch("generating") as watch:
         run = ss.generate(
-            model, batch.ids, decoding_of(model, *given, options), seed=list(range(len(documents))), attention_mask=batch.real,
+            model, batch.ids, decoding_of(model, *loop, options), seed=list(range(len(documents))), attention_mask=batch.real,
             progress=lambda done, expected, _: watch.tell(done, expected),
         )  # fmt: skip
     right: list[float] = []

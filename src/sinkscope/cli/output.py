@@ -49,10 +49,10 @@ def say(*lines: object, stderr: bool = False) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A table to say. columns: their headings, if any."""
-    made = Table(*columns, show_header=any(columns))
+    grid = Table(*columns, show_header=any(columns))
     for row in rows:
-        made.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
-    return made
+        grid.add_row(*("" if cell is None else visible(str(cell)) for cell in row))
+    return grid
 
 
 def show_result(json: bool, data: object, lines: Iterable[object]) -> None:

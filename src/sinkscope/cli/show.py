@@ -125,13 +125,13 @@ def write_page(page: Path, paths: list[Path], heads: str, samples: str) -> None:
     from sinkscope.report.html import write_viewer
 
     chosen = list(dict.fromkeys(numbers(heads, "--heads", "layer:head, such as 3:1,5:0", r"\d+:\d+")))
-    wanted = [sample for (sample,) in numbers(samples, "--samples", "numbers, such as 0,2")] or None
+    rows = [sample for (sample,) in numbers(samples, "--samples", "numbers, such as 0,2")] or None
     traces = [ss.Trace.open(path) for path in paths]
     alike = len(traces) > 1 and len({trace.attributes.get("model") for trace in traces}) == 1
     # Two traces of one model are told apart by their files.
     names = (stem(paths[0]), stem(paths[1])) if alike else (None, None)
     files = (str(paths[0]), str(paths[1]) if len(paths) > 1 else "")
-    write_viewer(page, *traces, heads=chosen, samples=wanted, names=names, files=files)
+    write_viewer(page, *traces, heads=chosen, samples=rows, names=names, files=files)
 
 
 def draw(source: Path, out: Path, only: list[str], force: bool) -> Saved:

@@ -66,22 +66,22 @@ def study(
     one_of("--sandbox", sandbox, KINDS)
     sweep = {} if runs is None else models_in(runs)
     data_files = pairs(data or (), "--data")
-    wanted = spec.changed(name, model or (), task, samples, dtype, data_files, sweep, epsilon, rule)
-    wanted, left_out = present(wanted)
+    study = spec.changed(name, model or (), task, samples, dtype, data_files, sweep, epsilon, rule)
+    study, left_out = present(study)
     if left_out:
         say(left_out, stderr=True)
-    out = out or Path(f"study-{wanted.name}")
+    out = out or Path(f"study-{study.name}")
     executor_options = pairs(option_ or (), "--option")
     if plan:
-        study_output.show_plan(wanted, WorkerSettings(out, device, workers, options=executor_options), out, json)
+        study_output.show_plan(study, WorkerSettings(out, device, workers, options=executor_options), out, json)
         return
     # Programs that models write run at the very end; whether they may is asked before the first model is loaded.
-    runs_code = any(registry.get(task, "causal").runs_code for grid in wanted.evaluate for task in grid.tasks)
+    runs_code = any(registry.get(task, "causal").runs_code for grid in study.evaluate for task in grid.tasks)
     if sandbox == "none" and not yes and runs_code:
         confirm(reason(sandbox), "--yes")
     progress = study_output.Shown()
     with study_output.stopped_safely(out, progress):
-        outcome = run_study(wanted, out, on, device, workers, shard, "auto", sandbox, executor_options, progress)
+        outcome = run_study(study, out, on, device, workers, shard, "auto", sandbox, executor_options, progress)
         report = study_output.update_report(outcome.root, not no_report, progress)
     study_output.show_outcome(outcome, out, report, json)
 

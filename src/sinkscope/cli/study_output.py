@@ -87,16 +87,16 @@ def status_lines(study: StudyStatus) -> Iterator[object]:
         yield f"report: {study.report}"
 
 
-def show_plan(wanted: Study, settings: WorkerSettings, out: Path, json: bool) -> None:
+def show_plan(study: Study, settings: WorkerSettings, out: Path, json: bool) -> None:
     """Print the cost of a study."""
     with working("measuring the models that are here"):
-        cost = estimate(wanted, settings)
+        cost = estimate(study, settings)
     names = ("samples", "workers", "missing", "speeds", "decides")
-    data = {"study": wanted.name, "models": cost.lines, **{name: getattr(cost, name) for name in names}}
-    show_result(json, data, plan_lines(wanted, cost, out))
+    data = {"study": study.name, "models": cost.lines, **{name: getattr(cost, name) for name in names}}
+    show_result(json, data, plan_lines(study, cost, out))
 
 
-def plan_lines(wanted: Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
+def plan_lines(study: Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
     """The cost of each model and of all, what follows from it, and what cannot be run here."""
     rows = [["model", "cells", "answers", "forward passes", "storage", "time here"]]
     for name, costs in [*((line.model, [line]) for line in cost.lines), ("all", cost.lines)]:
@@ -104,19 +104,19 @@ def plan_lines(wanted: Study, cost: StudyEstimate, out: Path) -> Iterator[str]:
         seconds = [line.seconds for line in costs if line.seconds is not None]
         time = duration(sum(seconds)) if len(seconds) == len(costs) else "not known"
         rows.append([name, *(f"{count:,}" for count in counts), decimal(sum(line.storage for line in costs)), time])
-    yield f"study {wanted.name}{f', {cost.workers} workers' if cost.speeds else ''}"
+    yield f"study {study.name}{f', {cost.workers} workers' if cost.speeds else ''}"
     yield from aligned(rows)
     if cost.missing:
         missing = f"not on this machine, so their time here is not known: {', '.join(cost.missing)}"
         yield f"{missing}. Running the study fetches them"
-    least = wanted.budget.least
-    if has_auto(wanted) and cost.samples is None:
+    least = study.budget.least
+    if has_auto(study) and cost.samples is None:
         yield f"documents per cell: {least}, the least, as not all models could be measured"
-    yield from sentences(wanted, with_samples(wanted, cost.samples or least), cost.speeds)
+    yield from sentences(study, with_samples(study, cost.samples or least), cost.speeds)
     yield from deciding.sentences(cost.decides)
-    for task in SIZES.keys() & {registry.base_and_scheme(name)[0] for grid in wanted.grids for name in grid.tasks}:
+    for task in SIZES.keys() & {registry.base_and_scheme(name)[0] for grid in study.grids for name in grid.tasks}:
         try:
-            registry.get(task, data=wanted.data.get(task)).documents(1)
+            registry.get(task, data=study.data.get(task)).documents(1)
         except InputError as error:
             yield f"here it cannot be run: {error}"
     yield f"nothing was computed or written. Run it: leave out --plan (--out {out})"
@@ -199,17 +199,17 @@ def outcome_lines(outcome: Outcome, out: Path, report: Path | None) -> list[str]
     said = [line for wide in TABLES for line in _wide(outcome, *wide)]
     for plugged in (one for plugin in PLUGINS.values() for one in plugin.terminal):
         said += shown.lines(plugged, frames.get(plugged.name))
-    told = diagnoses(frames)
-    for model in (one.name for one in outcome.study.models if one.name in told):
-        sentence = f"{_short(model)}: {wording.of_model(told[model], brief=True)}"
+    verdicts = diagnoses(frames)
+    for model in (one.name for one in outcome.study.models if one.name in verdicts):
+        sentence = f"{_short(model)}: {wording.of_model(verdicts[model], brief=True)}"
         said += textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
     cautions = list(dict.fromkeys(_warnings(frames, out)))
     room = max(FEWEST_WARNINGS, LINES - len(said) - 5)
     more = [f"… and {len(cautions) - room} more, in the report"] if len(cautions) > room else []
     said += ["", *cautions[:room], *more] if cautions else []
     computed = f"{outcome.computed} answers computed" if outcome.computed else "nothing was left to compute"
-    made = f"report: {out}/report.html" if report else "no report; the same command without --no-report makes it"
-    return [*said, "", f"{computed}; tables: {out}/tables", made]
+    last = f"report: {out}/report.html" if report else "no report; the same command without --no-report makes it"
+    return [*said, "", f"{computed}; tables: {out}/tables", last]
 
 
 def _wide(outcome: Outcome, name: str, answers: str, measure: str, about: str) -> Iterator[str]:
@@ -281,6 +281,6 @@ def _warnings(frames: Any, out: Path) -> Iterator[str]:
         yield f"{rows['answers'].sum()} answers are not graded here: {task}, {why}; sinkscope evaluate --grade {out}"
     if "skill_losses" in frames:
         keys = ["model", "policy", "match", "verdict"]
-        for model, policy, match, told in frames["skill_losses"][keys].drop_duplicates().itertuples(index=False):
-            said = "{} ({})".format(*(say(Verdict.from_json(told)) for say in (wording.answer, wording.evidence)))
+        for model, policy, match, stored in frames["skill_losses"][keys].drop_duplicates().itertuples(index=False):
+            said = "{} ({})".format(*(say(Verdict.from_json(stored)) for say in (wording.answer, wording.evidence)))
             yield f"battery, {model}, {policy} beside its {match}-matched control, skill by skill: {said}"

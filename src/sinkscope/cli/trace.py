@@ -75,7 +75,7 @@ def trace(
     capture = ss.Capture(cast(Any, level), by_query, anatomy, every=every)  # it says what a wrong level is
     rule, extras = None if policy is None else ss.parse_policy(policy), options.extras_of(extra)
     check_out(out, overwrite)
-    given = given_prompts(prompt, prompts, prompt_ids, text)
+    texts = given_prompts(prompt, prompts, prompt_ids, text)
     with working(f"loading {source}"):
         model = ss.load(source, device, dtype, revision, family=family, mask_token_id=mask_token_id)
     if text:
@@ -87,7 +87,7 @@ def trace(
         loop = decoding_of(model, decoding, length, steps, brief)
     if map_steps and map_steps[-1] >= loop.max_steps:
         raise InputError(f"--maps-at {map_steps[-1]}: {loop} has the steps 0 to {loop.max_steps - 1}")
-    batch = encode(model, given, raw=raw or bool(text))
+    batch = encode(model, texts, raw=raw or bool(text))
     rows, columns = batch.ids.shape
     seeds: Any = seed if rows == 1 else [(seed or 0) + row for row in range(rows)]
     if not json:

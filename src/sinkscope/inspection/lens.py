@@ -140,11 +140,11 @@ def read(
     tuned: TunedLens | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of `Lens` for one observation."""
-    wanted = _places(seen, positions)
+    chosen = _places(seen, positions)
     sinks = seen.layer_sinks.any(0)
-    others = (seen.kind[None].masked_fill((sinks & ~wanted)[None], -1)).expand(1, *wanted.shape)
-    control = matched(wanted[None], others, [key + 3 for key in seen.keys])[0]
-    row, column = (wanted | control).nonzero(as_tuple=True)
+    others = (seen.kind[None].masked_fill((sinks & ~chosen)[None], -1)).expand(1, *chosen.shape)
+    control = matched(chosen[None], others, [key + 3 for key in seen.keys])[0]
+    row, column = (chosen | control).nonzero(as_tuple=True)
     stream = seen.residual[list(layers)][:, row, column]  # [n, N, width]
     reads = []
     for index, layer in enumerate(layers):
@@ -152,14 +152,14 @@ def read(
         best = [logits(piece).softmax(-1).max(-1) for piece in torch.split(stream[index], 512)]
         reads.append((torch.cat([b.indices for b in best]), torch.cat([b.values for b in best])))
     token, probability = (torch.stack(each, 1) for each in zip(*reads, strict=True))
-    own, elsewhere = _agreement(seen, row, column, token)
+    here, elsewhere = _agreement(seen, row, column, token)
     # Layers, from the last one back, with the last one's token.
     same = (token == token[:, -1:]).flip(1).cumprod(1).sum(1)
     settled = torch.tensor(layers, device=token.device)[len(layers) - same]
     in_run = torch.tensor(seen.rows, device=row.device)[row]
     values = {
-        "row": in_run, "step": torch.full_like(in_run, seen.step), "column": column + seen.offset, "chosen": wanted[row, column],
-        "token": token, "probability": probability, "own": own, "elsewhere": elsewhere, "settled": settled,
+        "row": in_run, "step": torch.full_like(in_run, seen.step), "column": column + seen.offset, "chosen": chosen[row, column],
+        "token": token, "probability": probability, "own": here, "elsewhere": elsewhere, "settled": settled,
     }  # fmt: skip
     return {name: value.cpu().numpy() for name, value in values.items()}
 
@@ -174,9 +174,9 @@ def _places(seen: Observation, positions: Positions | Sequence[int]) -> Tensor:
         raise InputError(f"positions should be 'sinks', 'masks' or columns of the run, got {positions!r}")
     columns = [int(column) - seen.offset for column in positions]
     inside = [column for column in columns if 0 <= column < seen.kind.shape[1]]
-    wanted = torch.zeros_like(sinks)
-    wanted[:, inside] = True
-    return wanted & (seen.kind >= 0)
+    selected = torch.zeros_like(sinks)
+    selected[:, inside] = True
+    return selected & (seen.kind >= 0)
 
 
 def _agreement(seen: Observation, row: Tensor, column: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,11 +188,11 @@ def _agreement(seen: Observation, row: Tensor, column: Tensor, token: Tensor) ->
     inside = target < seen.final.shape[1]
     target = target.clamp(max=seen.final.shape[1] - 1)
     open_here = seen.predicted[row, target] & inside
-    own = torch.where(open_here[:, None], (token == seen.final[row, target][:, None]).double(), float("nan"))
+    here = torch.where(open_here[:, None], (token == seen.final[row, target][:, None]).double(), float("nan"))
     special = {model.ids.mask, model.ids.pad, model.ids.bos, model.ids.eot, *model.ids.eos} - {None}
     content = ~torch.isin(seen.final, torch.tensor(sorted(special), dtype=torch.long, device=row.device))
     due = (seen.predicted & content)[row]  # [N, S]
     due = due.scatter(1, target[:, None], due.gather(1, target[:, None]) & ~inside[:, None])
     later = torch.stack([((seen.final[row] == each[:, None]) & due).any(1) for each in token.T], 1)
     elsewhere = torch.where(due.any(1)[:, None], later.double(), float("nan"))
-    return own, elsewhere
+    return here, elsewhere

@@ -77,8 +77,8 @@ def union(seen: Observation, k: int = TOP) -> dict[str, Tensor]:
         for name in sizes:
             if name == "without sinks":
                 attention = attention.masked_fill(seen.sinks[layer][:, :, None], -1.0)
-            wanted = top_keys(attention, min(k, attention.shape[-1])) & queries[:, None, :, None]
-            sizes[name].append(wanted.any(2).sum(-1).double().mean(1) / k)
+            top = top_keys(attention, min(k, attention.shape[-1])) & queries[:, None, :, None]
+            sizes[name].append(top.any(2).sum(-1).double().mean(1) / k)
     chance = keys / k * (1 - (1 - k / keys.double()) ** asked)
     measures = {name: torch.stack(layers) for name, layers in sizes.items()}
     measures["by chance"] = chance[None].expand(len(seen.calls), -1)

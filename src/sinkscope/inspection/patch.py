@@ -213,12 +213,12 @@ def patch(
         raise InputError("the mean of the other rows needs a run with at least two rows; give another run")
     if other == "nothing" and what != "value":
         raise InputError(f"only a value can be nothing; what is {what!r}: use what='value', or another donor")
-    wanted = [step] if step is not None else chosen_steps(run, steps)
-    measured = {side: {name: np.full((len(wanted), rows), np.nan) for name in MEASURES} for side in SIDES}
-    counted = np.zeros((len(wanted), rows))
+    numbers = [step] if step is not None else chosen_steps(run, steps)
+    measured = {side: {name: np.full((len(numbers), rows), np.nan) for name in MEASURES} for side in SIDES}
+    counted = np.zeros((len(numbers), rows))
     inside = torch.tensor([layers is None or layer in layers for layer in range(model.shape.layers)])
     inside = inside[:, None, None, None].to(model.device)
-    for index, number in enumerate(wanted):
+    for index, number in enumerate(numbers):
         donors = None if other == "nothing" else _donors(model, run, other, number)
         for seen in observe(model, run, number):
             masks = dict(zip(SIDES, (mask & inside for mask in places(seen)), strict=True))

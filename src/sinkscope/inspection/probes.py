@@ -50,9 +50,9 @@ def probe(features: Array, labels: Array, prompts: Array, seed: int = 0) -> Loss
     Returns:
         None when there are fewer than 20 prompts, or one label only.
     """
-    known = np.isfinite(features).all(1)
-    known &= np.array([label == label and label is not None for label in labels], dtype=bool)
-    features, labels, prompts = features[known].astype(np.float64), labels[known], prompts[known]
+    usable = np.isfinite(features).all(1)
+    usable &= np.array([label == label and label is not None for label in labels], dtype=bool)
+    features, labels, prompts = features[usable].astype(np.float64), labels[usable], prompts[usable]
     names, index = np.unique(prompts, return_inverse=True)
     if len(names) < LEAST or len(np.unique(labels)) < 2:
         return None

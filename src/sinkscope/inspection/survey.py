@@ -108,7 +108,7 @@ def survey(
     numbers = chosen_steps(run, steps)
     by_row: list[dict[Name, list[Array]]] = [{} for _ in range(rows)]
     done = 0
-    for place, number in enumerate(numbers):
+    for nth, number in enumerate(numbers):
         strongest = all_donors(model, source, same_share(run, source, number))
         donors = [donor.roll(-turn, 1) for donor in strongest]
         first = _first_of_block(run, number)
@@ -118,7 +118,7 @@ def survey(
         for seen in observe(model, run, number):
             after, start = (None if stream is None else next(stream) for stream in (later, begin))
             row_donors = [donor[:, seen.rows] for donor in donors]
-            values = _step(seen, after, start, row_donors, tuned, place, len(numbers)) | _labels(run, seen)
+            values = _step(seen, after, start, row_donors, tuned, nth, len(numbers)) | _labels(run, seen)
             done += len(seen.rows)
             if progress is not None:
                 progress(done, rows * len(numbers))
@@ -128,8 +128,8 @@ def survey(
     parts = []
     for row, lists in enumerate(by_row):
         part = {name: np.stack(v) if name.section in (VECTOR, LABEL) else mean_known(v) for name, v in lists.items()}
-        for label, given in (labels or {}).items():
-            part[Name(LABEL, label)] = np.array([given[row]] * len(numbers))
+        for label, column in (labels or {}).items():
+            part[Name(LABEL, label)] = np.array([column[row]] * len(numbers))
         parts.append(part)
     return parts
 
@@ -142,7 +142,7 @@ def _first_of_block(run: Run, step: int) -> int:
 
 def _step(
     seen: Observation, after: Observation | None, start: Observation | None, donors: list[Tensor], tuned: TunedLens | None,
-    place: int, count: int,
+    nth: int, count: int,
 ) -> Part:  # fmt: skip
     """Arrays [B, …] for one step."""
     measured: dict[Name, Tensor] = {}  # [L, B] or [B]
@@ -167,7 +167,7 @@ def _step(
     for name in ("query length", "gap", "gap by angle"):
         measured[Name("scores", name, "all")] = score[name]
     large = channels(seen)
-    when = f", at {(place + 0.5) / count:.0%} of the run" if count > 1 else ""
+    when = f", at {(nth + 0.5) / count:.0%} of the run" if count > 1 else ""
     for to, where in WHERE.items():
         measured[Name("channels", f"largest entry{when}", to)] = large[where]
     measured[Name("channels", "in the largest channel", "sinks")] = large["same channel"]
@@ -209,12 +209,12 @@ def _lens(seen: Observation, section: str, tuned: TunedLens | None) -> Part:
     layers = tuple(range(len(seen.calls) + 1))
     arrays: dict[str, Any] = read(seen, layers, "sinks", tuned)
     lens = Lens(layers=layers, tuned=tuned is not None, **arrays)
-    rows, found = max(seen.rows) + 1, {}
+    rows, values = max(seen.rows) + 1, {}
     measures = {"own": "its own token", "elsewhere": "a token due elsewhere", "probability": "probability"}
     for measure, words in measures.items():
         for to, chosen in zip(PLACES, (True, False), strict=True):
-            found[Name(section, words, to)] = lens.by_row(measure, chosen, rows)[seen.rows]
-    return found
+            values[Name(section, words, to)] = lens.by_row(measure, chosen, rows)[seen.rows]
+    return values
 
 
 def _vectors(seen: Observation) -> Part:
@@ -318,10 +318,10 @@ def survey_table(parts: Sequence[Part]) -> pandas.DataFrame:
         of = layers(np.ones(values.shape) if whole is None else whole)
         for (layer, column), (_, total) in zip(layers(values), of, strict=True):
             n = int(np.isfinite(column).sum())
-            found = ratio_interval(column, total) if n else (np.nan,) * 3
+            interval = ratio_interval(column, total) if n else (np.nan,) * 3
             rows.append(dict(zip(
                 ("section", "measure", "place", "layer", "value", "low", "high", "n"),
-                (section, measure, place, layer, *found, n), strict=True,
+                (section, measure, place, layer, *interval, n), strict=True,
             )))  # fmt: skip
 
     pairs: dict[tuple[str, str], dict[str, Array]] = {}
@@ -363,13 +363,13 @@ def probe_rows(parts: Sequence[Part]) -> list[dict[str, Any]]:
             continue
         each = [part[Name(VECTOR, asked.vector)][:, asked.layer] for part in parts]
         vectors = np.concatenate(each).astype(np.float64)
-        known = np.isfinite(vectors).all((1, 2))
-        at, elsewhere, fixed = vectors[known].swapaxes(0, 1)
-        labels = np.concatenate([part[Name(LABEL, asked.label)] for part in parts])[known]
+        finite = np.isfinite(vectors).all((1, 2))
+        at, elsewhere, fixed = vectors[finite].swapaxes(0, 1)
+        labels = np.concatenate([part[Name(LABEL, asked.label)] for part in parts])[finite]
         tried = {
             "sinks": (at, labels), "others": (elsewhere, labels), "fixed": (fixed, labels), "shuffled": (at, shuffled(labels))
         }  # fmt: skip
-        losses = {place: probe(*given, prompts[known]) for place, given in tried.items()}
+        losses = {place: probe(*given, prompts[finite]) for place, given in tried.items()}
         here = losses["sinks"]
         if here is None or None in losses.values():
             continue

@@ -91,7 +91,7 @@ def channels(seen: Observation) -> dict[str, Tensor]:
     shape = size.shape[:2]
     medians = [row[here].median() for layer in size for row, here in zip(layer, real, strict=True)]
     median = torch.stack(medians).view(shape).clamp(min=1e-30)[..., None]
-    largest, place = size.max(-1)  # [L + 1, B, S]
+    largest, channel = size.max(-1)  # [L + 1, B, S]
     sinks = torch.cat([seen.layer_sinks, seen.layer_sinks[-1:]])
     relative = largest / median
     top = size.masked_fill(~real[None, ..., None], 0.0).flatten(2).argmax(-1) % size.shape[-1]
@@ -101,6 +101,6 @@ def channels(seen: Observation) -> dict[str, Tensor]:
         "at sinks": row_mean(relative, sinks),
         "elsewhere": row_mean(relative, ~sinks & every),
         "channel": top,
-        "same channel": row_mean(place == top[..., None], sinks),
+        "same channel": row_mean(channel == top[..., None], sinks),
         "massive": row_mean(massive, every),
     }

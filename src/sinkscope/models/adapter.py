@@ -117,9 +117,9 @@ class AdapterCheckpoint(Checkpoint):
         unknown = []
         with opened(self.folder / WEIGHTS, self.source) as file, torch.no_grad():
             for name in file.keys():  # noqa: SIM118
-                module, _, part = name.removeprefix(PREFIX).rpartition(".lora_")
-                if f"{module}.weight" in parameters and part in ("A.weight", "B.weight"):
-                    pairs.setdefault(f"{module}.weight", {})[part[0]] = file.get_tensor(name)
+                module, _, matrix = name.removeprefix(PREFIX).rpartition(".lora_")
+                if f"{module}.weight" in parameters and matrix in ("A.weight", "B.weight"):
+                    pairs.setdefault(f"{module}.weight", {})[matrix[0]] = file.get_tensor(name)
                 elif name.endswith(f"embed_tokens.{TOKEN_ROWS}"):
                     self._put_rows(
                         name.removeprefix(PREFIX).removesuffix(TOKEN_ROWS), file.get_tensor(name), parameters

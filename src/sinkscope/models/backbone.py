@@ -185,9 +185,9 @@ class BackboneFamily(Family):
             network = empty_network(checkpoint, network_class, config)
         self.fit(checkpoint, network)
         parts, exact = self.divided(checkpoint, network), self.exact(config)
-        made = {target for part in parts.values() for _, target, _ in part.pieces}
+        assembled = {target for part in parts.values() for _, target, _ in part.pieces}
         parameters = (*dict(network.named_parameters()), *exact)
-        names = {self.renamed(name): name for name in parameters if name not in made}
+        names = {self.renamed(name): name for name in parameters if name not in assembled}
         tied = self.tied(checkpoint)
         if tied:
             names.pop(self.renamed("lm_head.weight"), None)
@@ -238,10 +238,10 @@ def expert_parts(network: Any, merged: bool = False) -> dict[str, StoredParts]:
         stored: dict[str, tuple[str, tuple[int, ...], Any]] = {owner: ("", (count,), slice(None))}
         if not merged:
             stored = {f"{owner}.{expert}": (".weight", (), expert) for expert in range(count)}
-        for name, (leaf, stack, place) in stored.items():
-            for part, rows in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
-                piece = (..., f"{owner}.gate_up_proj", (place, rows))
-                parts_of[f"{name}.{part}{leaf}"] = StoredParts((*stack, half, width), (piece,))
-            piece = (..., f"{owner}.down_proj", place)
+        for name, (leaf, stack, selected) in stored.items():
+            for projection, rows in (("gate_proj", slice(0, half)), ("up_proj", slice(half, both))):
+                piece = (..., f"{owner}.gate_up_proj", (selected, rows))
+                parts_of[f"{name}.{projection}{leaf}"] = StoredParts((*stack, half, width), (piece,))
+            piece = (..., f"{owner}.down_proj", selected)
             parts_of[f"{name}.down_proj{leaf}"] = StoredParts((*stack, width, half), (piece,))
     return parts_of

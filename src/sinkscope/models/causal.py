@@ -103,7 +103,7 @@ def pretrained(
             "packed weights would be taken for plain numbers; give the original checkpoint"
         )
     misshapen = sorted(
-        f"{name} {list(found)} instead of {list(wanted)}" for name, found, wanted in report["mismatched_keys"]
+        f"{name} {list(stored)} instead of {list(expected)}" for name, stored, expected in report["mismatched_keys"]
     )
     surplus = sorted(name for name in report["unexpected_keys"] if not any(part in name for part in unused))
     complain(checkpoint.source, sorted(report["missing_keys"]), surplus, misshapen)
@@ -131,8 +131,8 @@ def architecture(checkpoint: Checkpoint, head: str = "CAUSAL") -> tuple[Any, Any
         )
     names = getattr(modeling_auto, f"MODEL_FOR_{head}_LM_MAPPING_NAMES")
     if kind not in names:
-        known = [*names, "llada", "Dream", "mmada"]
-        near = nearest(kind, known)
+        types = [*names, "llada", "Dream", "mmada"]
+        near = nearest(kind, types)
         hint = near if len(near) < 200 else "see `sinkscope models` for the families"
         if kind in CONFIG_MAPPING:
             hint = f"transformers has no {'causal' if head == 'CAUSAL' else 'masked'} language model of this type"
@@ -193,7 +193,7 @@ def without_weights(checkpoint: Checkpoint, network_class: Any, config: Any) -> 
         raise
     parameters = dict(network.named_parameters())
     declared = sum(parameter.numel() for parameter in parameters.values())
-    kept = sum(buffer.numel() for buffer in network.buffers())  # masks and tables that follow from the config
+    masks = sum(buffer.numel() for buffer in network.buffers())  # masks and tables that follow from the config
     architectures = checkpoint.config.get("architectures")
     name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
     body, tied = f"{network.base_model_prefix}.", network.all_tied_weights_keys
@@ -204,9 +204,9 @@ def without_weights(checkpoint: Checkpoint, network_class: Any, config: Any) -> 
             f"{checkpoint.source} holds a {name}, which has no language-model head ({listed(head, LISTED)} missing); "
             "give a checkpoint with one, such as …ForCausalLM or …ForMaskedLM"
         )
-    if not checkpoint.quantised and (declared > 2 * stored or kept > MOST_KEPT):  # quantised tensors are packed
+    if not checkpoint.quantised and (declared > 2 * stored or masks > MOST_KEPT):  # quantised tensors are packed
         raise CheckpointError(
-            f"{checkpoint.source}: config.json declares {declared + kept:,} numbers, but the weights hold {stored:,}; "
+            f"{checkpoint.source}: config.json declares {declared + masks:,} numbers, but the weights hold {stored:,}; "
             "check that config.json and the weights belong together"
         )
     return network

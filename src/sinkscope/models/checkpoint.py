@@ -85,15 +85,15 @@ class Checkpoint:
     @property
     def model_type(self) -> str:
         """The `model_type` of config.json; of a changed network, that of the one it was made from."""
-        found = self.config.get("model_type") if self.change is None else self.change.base
-        if not isinstance(found, str) or not found:
+        kind = self.config.get("model_type") if self.change is None else self.change.base
+        if not isinstance(kind, str) or not kind:
             raise CheckpointError(f"{self.source}: config.json has no model_type; it must name the architecture")
-        if found.startswith(APART):
+        if kind.startswith(APART):
             raise CheckpointError(
-                f"{self.source}: the attention of a {found} network is changed in a way that sinkscope-train knows, which is not "
+                f"{self.source}: the attention of a {kind} network is changed in a way that sinkscope-train knows, which is not "
                 "installed here: pip install sinkscope-train (in a checkout: pip install -e train)"
             )
-        return found
+        return kind
 
     @property
     def change(self) -> ChangedNetwork | None:
@@ -138,9 +138,9 @@ class Checkpoint:
         inner = self.setting(name)
         if not isinstance(inner, dict):
             raise self.misfit(name, f"which should be a table; {ORIGINAL}")
-        part = replace(self)
-        part.__dict__["config"] = inner
-        return part
+        checkpoint = replace(self)
+        checkpoint.__dict__["config"] = inner
+        return checkpoint
 
     def misfit(self, name: str, why: str) -> CheckpointError:
         """The error about a key of config.json; why: what is wrong with its value, and what to do."""
@@ -199,17 +199,17 @@ class Checkpoint:
     @cached_property
     def headers(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Tensor name → dtype, in the words of safetensors, and shape; checks on the way that index and shards agree."""
-        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        headers: dict[str, tuple[str, tuple[int, ...]]] = {}
         for path in sorted(set(self.files.values())):
             with opened(path, self.source) as tensors:
                 for name in tensors.keys():  # noqa: SIM118
                     header = tensors.get_slice(name)
-                    found[name] = header.get_dtype(), tuple(header.get_shape())
-        if wrong := sorted(set(found) ^ set(self.files)):
+                    headers[name] = header.get_dtype(), tuple(header.get_shape())
+        if wrong := sorted(set(headers) ^ set(self.files)):
             raise CheckpointError(
                 f"{self.source}: index and shards disagree about {listed(wrong, LISTED)}; download it again"
             )
-        return found
+        return headers
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -297,8 +297,8 @@ def fill(
         exact: parameters and buffers that keep the dtype they were stored in.
     """
     parts = parts or {}
-    wanted = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    shapes = {name: tuple(wanted[target].shape) for name, target in names.items()}
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    shapes = {name: tuple(tensors[target].shape) for name, target in names.items()}
     shapes |= {name: stored.shape for name, stored in parts.items()}
     missing = sorted(name for name in shapes if name not in checkpoint.shapes)
     unexpected = sorted(name for name in checkpoint.shapes if name not in shapes)
@@ -311,19 +311,19 @@ def fill(
     room = dict({} if make_room is None else make_room())
     for target in {target for stored in parts.values() for _, target, _ in stored.pieces}:
         if target not in room:
-            room[target] = torch.empty(wanted[target].shape, device=device, dtype=dtype)
+            room[target] = torch.empty(tensors[target].shape, device=device, dtype=dtype)
         # The parameter gets its memory now and its values below, piece by piece.
         _assign(network, target, room[target])
     for name, tensor in checkpoint.tensors(device):
         if name in parts:
-            for taken, target, place in parts[name].pieces:
-                room[target][place].copy_(tensor[taken])
+            for taken, target, index in parts[name].pieces:
+                room[target][index].copy_(tensor[taken])
             continue
         target = names[name]
         if target in room:
             tensor = room[target].copy_(tensor)
-        kept = tensor.dtype if target in exact else dtype
-        _assign(network, target, tensor.to(device=device, dtype=kept))
+        precision = tensor.dtype if target in exact else dtype
+        _assign(network, target, tensor.to(device=device, dtype=precision))
 
 
 def _assign(network: nn.Module, target: str, tensor: Tensor) -> None:
@@ -374,8 +374,8 @@ def read_table(path: Path, complaint: str = "") -> dict[str, Any]:
     """A JSON object from a file, or a clear error."""
     if not path.exists():
         raise CheckpointError(f"{complaint}: no {path.name} in {path.parent}")
-    found: dict[str, Any] = read_json(path, "download it again", CheckpointError)
-    return found
+    table: dict[str, Any] = read_json(path, "download it again", CheckpointError)
+    return table
 
 
 def file_digest(path: Path) -> str:

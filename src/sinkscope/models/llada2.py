@@ -91,7 +91,7 @@ class Llada2(BackboneFamily):
 
 def _joined_attention(network: Any) -> dict[str, StoredParts]:
     """query_key_value holds the rows of q, then k, then v."""
-    found = {}
+    parts = {}
     for index, layer in enumerate(network.model.layers):
         pieces, start = [], 0
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -99,8 +99,8 @@ def _joined_attention(network: Any) -> dict[str, StoredParts]:
             pieces.append((slice(start, start + rows), f"model.layers.{index}.self_attn.{name}.weight", ...))
             start += rows
         stored = f"model.layers.{index}.attention.query_key_value.weight"
-        found[stored] = StoredParts((start, width), tuple(pieces))
-    return found
+        parts[stored] = StoredParts((start, width), tuple(pieces))
+    return parts
 
 
 FAMILY = FAMILIES.add(

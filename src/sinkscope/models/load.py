@@ -70,15 +70,15 @@ def load(
     where = torch.device("cpu") if device_map is not None else resolve_device(device)
     checkpoint = find(source, revision)
     spec = family_of(checkpoint, family)
-    wanted = resolve_dtype(dtype, where, checkpoint)
+    precision = resolve_dtype(dtype, where, checkpoint)
     tokenizer = read_tokenizer(checkpoint.folder, spec.chat_template)
     if isinstance(checkpoint, AdapterCheckpoint):
         # An adapter's folder need not hold a tokenizer: its base has the same one.
         tokenizer = tokenizer or read_tokenizer(checkpoint.base.folder, spec.chat_template)
-        network = spec.build(checkpoint.base if spec.causal else checkpoint, where, wanted)
+        network = spec.build(checkpoint.base if spec.causal else checkpoint, where, precision)
         checkpoint.merge(network)
     else:
-        network = spec.build(checkpoint, where, wanted)
+        network = spec.build(checkpoint, where, precision)
     if device_map is not None:
         spread(network, device_map)
         where = home(network) or next(network.parameters()).device
@@ -147,14 +147,14 @@ def is_organism(source: object) -> bool:
 
 def _organism(name: str, revision: str | None) -> Checkpoint:
     """One of the small models that come with the package."""
-    known = sorted(path.name for path in ORGANISMS.iterdir() if path.is_dir()) if ORGANISMS.is_dir() else []
-    wanted = name.removeprefix("organism/")
-    if wanted not in known:
-        hint = nearest(wanted, known) if known else "this installation ships none"
+    shipped = sorted(path.name for path in ORGANISMS.iterdir() if path.is_dir()) if ORGANISMS.is_dir() else []
+    folder = name.removeprefix("organism/")
+    if folder not in shipped:
+        hint = nearest(folder, shipped) if shipped else "this installation ships none"
         raise CheckpointError(f"{name} is not one of the organisms that come with sinkscope; {hint}")
     if revision is not None:
         raise InputError(f"{name} comes with the package and has no revisions; leave out revision={revision!r}")
-    return Checkpoint(ORGANISMS / wanted, name)
+    return Checkpoint(ORGANISMS / folder, name)
 
 
 def resolve_device(device: str) -> torch.device:

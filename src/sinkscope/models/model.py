@@ -272,9 +272,9 @@ class Model:
         from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
         name = type(self.network).__name__.removesuffix("ForCausalLM")
-        own = getattr(sys.modules[type(self.network).__module__], f"{name}Cache", None)
-        if own is not None:
-            return own()
+        cache_class = getattr(sys.modules[type(self.network).__module__], f"{name}Cache", None)
+        if cache_class is not None:
+            return cache_class()
         plain = (DynamicLayer, DynamicSlidingWindowLayer)
         cache = DynamicCache(config=self.network.config.get_text_config())
         if all(type(layer) in plain for layer in cache.layers):

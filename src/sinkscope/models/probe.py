@@ -157,10 +157,10 @@ def _other_keys(model: Model, listener: _Listener) -> set[int]:
     others = {
         layer
         for layer, keys in listener.keys.items()
-        if keys != listener.tokens or any(getattr(part, "compressor", None) for part in layers[layer].modules())
+        if keys != listener.tokens or any(getattr(module, "compressor", None) for module in layers[layer].modules())
     }
-    for part in (module for layer in others for module in layers[layer].modules()):
-        setattr(part, UNMEASURED, True)
+    for module in (module for layer in others for module in layers[layer].modules()):
+        setattr(module, UNMEASURED, True)
     return others
 
 
@@ -168,12 +168,12 @@ def _check_calls(model: Model, name: str, calls: Counter[int]) -> None:
     """Refuse a network of which not every softmax attention was seen, or one of them twice."""
     quiet = {
         type(module).__name__
-        for layer, part in enumerate(_layers(model.network))
-        if layer not in calls
-        for module in part.modules()
+        for number, layer in enumerate(_layers(model.network))
+        if number not in calls
+        for module in layer.modules()
         if "Attention" in type(module).__name__
     }
-    soft = sorted(kind for kind in quiet if not any(part in kind.lower() for part in RECURRENT))
+    soft = sorted(kind for kind in quiet if not any(word in kind.lower() for word in RECURRENT))
     if not calls and not soft:
         raise CheckpointError(
             f"{model.source}: no layer of transformers' {name} has softmax attention, so it has no attention sinks to measure"
@@ -291,8 +291,8 @@ class _Listener(CallRecorder):
 def _gates(taken: Tensor, output: Tensor) -> bool:
     """Whether one Float [B, Q, H, E] is the other times a gate: it leaves every number its sign, and is no norm."""
     share = taken / output
-    told = share.isfinite().flatten(2).all(-1)  # a token whose output is 0 somewhere tells nothing
-    share, output = share[told][None], output[told][None]
+    nonzero = share.isfinite().flatten(2).all(-1)  # a token whose output is 0 somewhere tells nothing
+    share, output = share[nonzero][None], output[nonzero][None]
     if not bool(share.ge(0).all()) or share.shape[1] < 2:
         return False
     # A norm, of heads or of all, divides by what it is a norm of: times that only its weights are left, the same for all tokens.

@@ -150,9 +150,9 @@ def decode(model: Model, sequence: Tensor, prompt: int = 0) -> str:
     if model.tokenizer is None:
         return " ".join(map(str, answer))
     special = {model.ids.mask, model.ids.pad, model.ids.bos, model.ids.eot, *model.ids.eos}
-    kept = [number for number in answer if number not in special]
+    numbers = [number for number in answer if number not in special]
     with _tokenizing(model):
-        text: str = model.tokenizer.decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text: str = model.tokenizer.decode(numbers, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return text
 
 

@@ -68,8 +68,8 @@ class SelfCheck:
     def rows(self) -> list[tuple[str, str, str]]:
         """What was checked, what was measured, and whether it passed: as people read it."""
         return [
-            (found.what, f"off by {found.measured:.3g}, at most {found.bound:.3g}", _said(found.passed))
-            for found in self.findings
+            (finding.what, f"off by {finding.measured:.3g}, at most {finding.bound:.3g}", _said(finding.passed))
+            for finding in self.findings
         ]
 
     def __str__(self) -> str:
@@ -153,17 +153,17 @@ def _received_error(call: AttentionCall) -> float:
 
 def _padding_error(model: Model, ids: Tensor) -> float:
     left = model.spec.padding == "left"
-    kept = slice(3, None) if left else slice(0, ids.shape[1] - 3)
-    alone = model.forward(ids[:1, kept])
+    columns = slice(3, None) if left else slice(0, ids.shape[1] - 3)
+    alone = model.forward(ids[:1, columns])
     real = torch.ones_like(ids, dtype=torch.bool)
     real[0] = False
-    real[0, kept] = True
+    real[0, columns] = True
     padded = model.forward(ids, model.context(real))[:1]
     rows = slice(-alone.shape[1], None) if left else slice(0, alone.shape[1])
     return distance(padded[:, rows], alone)
 
 
-def _relative(found: Tensor, reference: Tensor) -> float:
+def _relative(output: Tensor, reference: Tensor) -> float:
     """Largest difference relative to the largest entry of the reference."""
-    found, reference = found.double(), reference.double()
-    return float((found - reference).abs().max() / reference.abs().max().clamp(min=1e-12))
+    output, reference = output.double(), reference.double()
+    return float((output - reference).abs().max() / reference.abs().max().clamp(min=1e-12))

@@ -63,10 +63,10 @@ def check_computing(checkpoint: Checkpoint, config_class: Any) -> None:
     Config files of causal and masked models hold much that is of no account, under names that nobody has listed; so a setting
     that the class lacks is not refused for that alone, as `check_settings` does it.
     """
-    known = {*config_class().to_dict(), *dir(config_class), *config_class.attribute_map}
+    names = {*config_class().to_dict(), *dir(config_class), *config_class.attribute_map}
     if checkpoint.config.get("use_sliding_window") is False:
-        known.add("sliding_window")
-    _refuse(checkpoint, (name for name in checkpoint.config if COMPUTING.search(name) and name not in known))
+        names.add("sliding_window")
+    _refuse(checkpoint, (name for name in checkpoint.config if COMPUTING.search(name) and name not in names))
 
 
 def check_settings(checkpoint: Checkpoint, read: Collection[str]) -> None:

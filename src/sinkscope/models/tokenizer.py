@@ -59,8 +59,8 @@ def read_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         else:
             return None
         missing = [AddedToken(**entry) for _, entry in _added(settings) if entry["content"]]
-        known = tokenizer.get_vocab()
-        tokenizer.add_tokens([token for token in missing if token.content not in known])
+        vocabulary = tokenizer.get_vocab()
+        tokenizer.add_tokens([token for token in missing if token.content not in vocabulary])
         template = chat_template or settings.get("chat_template") or _template_file(folder)
         if isinstance(template, list):  # several named templates: the one for plain chat
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -76,14 +76,14 @@ def _check_growth(data: Any) -> None:
     """Refuse replacements that make a text longer and longer: a few of them fill the memory. Those of real files do not."""
     growth, left = 1, [data.get("normalizer"), data.get("pre_tokenizer"), data.get("decoder")]
     while left:
-        part = left.pop()
-        if isinstance(part, dict):
-            written = part.get("content", part.get("prepend"))
+        node = left.pop()
+        if isinstance(node, dict):
+            written = node.get("content", node.get("prepend"))
             growth *= max(1, len(written)) if isinstance(written, str) else 1
-            empty = part.get("pattern") in ({"String": ""}, {"Regex": ""}) or part.get("prepend") == ""
+            empty = node.get("pattern") in ({"String": ""}, {"Regex": ""}) or node.get("prepend") == ""
             if empty or growth > MOST_GROWTH:
                 raise ValueError("tokenizer.json replaces nothing by something, or little by very much")
-        left += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
 def _byte_pairs(folder: Path, settings: dict[str, Any]) -> Any:
@@ -117,10 +117,10 @@ def _added(settings: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _kept(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings in KEPT that are there; special tokens written as objects become their text."""
-    kept = {key: settings[key] for key in KEPT if settings.get(key) is not None}
+    chosen = {key: settings[key] for key in KEPT if settings.get(key) is not None}
     return {
         key: value["content"] if isinstance(value, dict) and "content" in value else value
-        for key, value in kept.items()
+        for key, value in chosen.items()
     }
 
 
@@ -128,6 +128,6 @@ def _template_file(folder: Path) -> str | None:
     if (folder / "chat_template.jinja").exists():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     if (folder / "chat_template.json").exists():
-        found = read_table(folder / "chat_template.json").get("chat_template")
-        return found if isinstance(found, str) else None
+        template = read_table(folder / "chat_template.json").get("chat_template")
+        return template if isinstance(template, str) else None
     return None

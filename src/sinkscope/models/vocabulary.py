@@ -29,8 +29,8 @@ class TokenTables:
             raise InputError(
                 f"this checkpoint has no tokenizer, so which tokens are {kind} is not known; only mask and end are, by their ids"
             )
-        wanted = "control" if kind == "template" else kind
-        return self._table("kind", wanted, [number for number, name in self._kinds.items() if name == wanted])
+        stored = "control" if kind == "template" else kind
+        return self._table("kind", stored, [number for number, name in self._kinds.items() if name == stored])
 
     def spelled(self, text: str) -> Tensor:
         """Bool [V]: the tokens with exactly this text."""

@@ -45,5 +45,5 @@ class KeepTop(ScoredRule):
         counts = candidates.sum(-1, keepdim=True)
         # ceil on exact numbers: 0.1 · 30 is 3.0000000000000004 in floating point, and ceil of that would be 4.
         exact = Fraction(repr(self.fraction))
-        kept = [[math.ceil(exact * count) for count in row] for row in counts[..., 0].tolist()]
-        return candidates & ~top(scores, candidates, torch.tensor(kept, device=scores.device)[..., None])
+        sizes = [[math.ceil(exact * count) for count in row] for row in counts[..., 0].tolist()]
+        return candidates & ~top(scores, candidates, torch.tensor(sizes, device=scores.device)[..., None])

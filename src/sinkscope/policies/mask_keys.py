@@ -87,11 +87,11 @@ class MaskKeys(FixedRule):
     def read_argument(cls, text: str) -> Any:
         """`layer=column+column/layer=column` as a mapping."""
         chosen: dict[int, list[int]] = {}
-        for part in text.split("/") if text else ():
-            layer, equals, columns = part.partition("=")
+        for item in text.split("/") if text else ():
+            layer, equals, columns = item.partition("=")
             numbers = [layer, *columns.split("+")]
             if not equals or not all(number.strip().isdecimal() for number in numbers):
-                raise InputError(f"columns are written as layer=column+column, got {part!r}")
+                raise InputError(f"columns are written as layer=column+column, got {item!r}")
             chosen[int(layer)] = [int(column) for column in columns.split("+")]
         return chosen
 

@@ -71,8 +71,8 @@ class MaskToken(FixedRule):
         self, layer: int, visibility: Visibility, device: torch.device, tokens: Tensor, vocabulary: TokenTables
     ) -> Tensor | None:
         masked = torch.zeros_like(tokens, dtype=torch.bool)[:, None]
-        for one in self.tokens:  # type: ignore[union-attr]
-            named = (tokens == one)[:, None] if isinstance(one, int) else _at(vocabulary.spelled(one), tokens)
+        for token in self.tokens:  # type: ignore[union-attr]
+            named = (tokens == token)[:, None] if isinstance(token, int) else _at(vocabulary.spelled(token), tokens)
             masked = masked | named
         return masked
 

@@ -71,8 +71,8 @@ class Shadowed(Extra):
         """The rule's: answers are the same."""
         return self.rule.identity()
 
-    def check(self, *given: Any, **named: Any) -> None:
-        self.rule.check(*given, **named)
+    def check(self, *args: Any, **named: Any) -> None:
+        self.rule.check(*args, **named)
 
     def begin(self) -> Acting:
         return self.rule.begin(shadowed=True)
@@ -91,9 +91,9 @@ class Shadow:
         self.exact, self.cache = exact, exact.model.new_cache()
         self.kl: Tensor | None = None
 
-    def compare(self, exact: Tensor, found: Tensor, read: Tensor, alive: Tensor | None) -> None:
+    def compare(self, exact: Tensor, approximate: Tensor, read: Tensor, alive: Tensor | None) -> None:
         """Take the logits [N, V] of the N positions that are marked in `read`, Bool [B, S]."""
-        before, after = exact.double().log_softmax(-1), found.double().log_softmax(-1)
+        before, after = exact.double().log_softmax(-1), approximate.double().log_softmax(-1)
         kl = (before.exp() * (before - after)).nan_to_num(0.0).sum(-1).clamp(min=0.0)
         rows = read.nonzero()[:, 0]
         total = torch.zeros(len(read), dtype=torch.float64, device=kl.device).index_add_(0, rows, kl)

@@ -95,14 +95,14 @@ class ReuseRuntime:
         """
         if self._hidden is None:
             self._choice.everything = torch.ones_like(wanted.block) if self.real is None else self.real
-        model, kept = self.model, self._kept
+        model, columns = self.model, self._kept
         # Residual streams are kept where the rule may go on from them.
-        with streams(model.network.model.layers, kept.see) if self.rule.deepens else nullcontext():
+        with streams(model.network.model.layers, columns.see) if self.rule.deepens else nullcontext():
             if layer:
                 before, positions = self._of_active(x, context)
-                kept.see(layer, model.entering(x.gather(1, self._active.index), layer, before, positions))
+                columns.see(layer, model.entering(x.gather(1, self._active.index), layer, before, positions))
             context = self._of_all(x, wanted, context)
-            hidden = model.onward(kept.entering(layer), layer, context) if layer else model.hidden(x, context)
+            hidden = model.onward(columns.entering(layer), layer, context) if layer else model.hidden(x, context)
         if self.rule.watches == "key":
             self._track(layer)
         elif self.rule.watches:
@@ -157,8 +157,8 @@ class ReuseRuntime:
 
     def _track(self, layer: int) -> None:
         """From a layer on, go on from the keys as they are now; what is tracked is computed in every step beside the block."""
-        kept, now = self._tracked.keys[:layer], self._tracked.now(self._kept)[layer:]
-        self._tracked.keys = self._memory.put("tracked keys", torch.cat([kept, now]) if layer else now)
+        before, now = self._tracked.keys[:layer], self._tracked.now(self._kept)[layer:]
+        self._tracked.keys = self._memory.put("tracked keys", torch.cat([before, now]) if layer else now)
         self._set_active(self._active.columns | self._tracked.everywhere(self._active.columns))
 
     def _count(self, layer: int | None, alive: Tensor | None) -> None:

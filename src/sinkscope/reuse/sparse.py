@@ -80,14 +80,14 @@ class SparseReuse(Reuse):
 
     def parts(self) -> list[tuple[str, int | None]]:
         """The single rules of `by`, each with its own number of keys or None."""
-        found: list[tuple[str, int | None]] = []
-        for part in str(self.by).split("+"):
-            name, colon, count = part.strip().partition(":")
+        terms: list[tuple[str, int | None]] = []
+        for term in str(self.by).split("+"):
+            name, colon, count = term.strip().partition(":")
             one_of("by", name, SCORES)
             if colon and not count.isdecimal():
                 raise InputError(f"by: behind {name}: comes a whole number of keys, got {count!r}")
-            found.append((name, int(count) if colon else None))
-        return found
+            terms.append((name, int(count) if colon else None))
+        return terms
 
     def counts(self, available: Tensor, total: Tensor) -> Tensor:
         """How many keys stay, of those that are available; a share is of the total: Long [B] each."""

@@ -55,14 +55,14 @@ class Columns(CallEditor):
             if self._whole:
                 self._stored[layer] = self._into(layer, key.shape, key, value)
             return key, value
-        kept = self._stored[layer]
-        for store, fresh in zip(kept, (key, value), strict=True):
+        stored = self._stored[layer]
+        for store, fresh in zip(stored, (key, value), strict=True):
             if self._whole:
                 index = self.active[:, None, :, None].expand(fresh.shape)
                 store.scatter_(2, index, fresh)
             else:
                 store[:, :, -fresh.shape[2] :] = fresh
-        return kept
+        return stored
 
     def gather(self, layer: int, key: Tensor, value: Tensor, columns: Tensor, active: int) -> None:
         """Keep the keys and values of some columns, Long [B, k], with room for the active ones behind them."""
@@ -110,10 +110,10 @@ class Memory:
 
     def put(self, name: str, value: Tensor) -> Tensor:
         """The place of this name and shape, with the value copied into it."""
-        place = self._places.get((name, value.shape))
-        if place is None:
-            place = self._places[name, value.shape] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        return place.copy_(value)
+        buffer = self._places.get((name, value.shape))
+        if buffer is None:
+            buffer = self._places[name, value.shape] = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+        return buffer.copy_(value)
 
 
 @dataclass
@@ -240,9 +240,9 @@ class Choice(KeyMasker):
             counts = chosen.sum(1)
             self.seen.most = int(counts.max())
             valid = torch.arange(self.seen.most, device=chosen.device) < counts[:, None]
-            kept = torch.cat([valid, self.active.once.bool()], 1)
-            self.seen.real = None if bool(kept.all()) else self.memory.put("seen", kept)
-            self.seen.counts = kept.sum(1)
+            real = torch.cat([valid, self.active.once.bool()], 1)
+            self.seen.real = None if bool(real.all()) else self.memory.put("seen", real)
+            self.seen.counts = real.sum(1)
         columns = first_of(chosen, self.seen.most)
         self.seen.columns[layer] = self.memory.put(f"placed {layer}", torch.cat([columns, self.active.index], 1))
         self.kept.gather(layer, call.key, call.value, columns, self.active.index.shape[1])

@@ -65,8 +65,8 @@ class Reusing:
         hidden = self._runtime.hidden(request.ids, wanted, through, request.alive)
         if self._shadow is not None:
             exact = self._shadow.exact.forward(Request(request.ids))
-            before, found = (self.model.head(states[wanted.read]) for states in (exact, hidden))
-            self._shadow.compare(before, found, wanted.read, request.alive)
+            before, after = (self.model.head(states[wanted.read]) for states in (exact, hidden))
+            self._shadow.compare(before, after, wanted.read, request.alive)
         return hidden
 
     def _next(self, request: Request, rule: CausalReuseRuntime) -> Tensor:

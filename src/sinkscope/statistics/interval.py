@@ -204,8 +204,8 @@ def ratio_interval(
             # Times 0, not 0: where one prompt has no interval, NaN stays NaN.
             low = np.where(none, exception * 0, np.where(all_, 1 - exception, low))
             high = np.where(none, exception, np.where(all_, 1 + exception * 0, high))
-    found = [x.reshape(shape[1:]) for x in (value, low, high)]
-    return Estimate(*(float(x) if x.ndim == 0 else x for x in found))
+    arrays = [x.reshape(shape[1:]) for x in (value, low, high)]
+    return Estimate(*(float(x) if x.ndim == 0 else x for x in arrays))
 
 
 def mean_interval(values: ArrayLike, groups: ArrayLike | None = None, scale: Scale = "plain") -> Estimate:

@@ -110,9 +110,9 @@ def ratio(first: Estimate, second: Estimate) -> Estimate:
     if not (second.low > 0 and second.high < 2 * b):
         return Estimate(a / b, -math.inf, math.inf)
 
-    def bound(own: float, other: float, sign: int) -> float:
-        under = max(0.0, (a * b) ** 2 - own * other * (2 * a - own) * (2 * b - other))
-        return float((a * b + sign * math.sqrt(under)) / (other * (2 * b - other)))
+    def bound(of_first: float, of_second: float, sign: int) -> float:
+        under = max(0.0, (a * b) ** 2 - of_first * of_second * (2 * a - of_first) * (2 * b - of_second))
+        return float((a * b + sign * math.sqrt(under)) / (of_second * (2 * b - of_second)))
 
     return Estimate(a / b, bound(first.low, second.high, -1), bound(first.high, second.low, 1))
 

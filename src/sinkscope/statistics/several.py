@@ -40,8 +40,8 @@ def equal_means(groups: Sequence[ArrayLike], draws: int = 2_000, seed: int = 0) 
         spread = np.add.reduceat(rows**2, starts, axis=1) - sizes * means**2
         weights = sizes * (sizes - 1 + SHRUNK) / (np.maximum(spread, 0.0) + SHRUNK * pooled)
         centre = (weights * means).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
-        found: Scores = (weights * (means - centre) ** 2).sum(1)
-        return found
+        scores: Scores = (weights * (means - centre) ** 2).sum(1)
+        return scores
 
     # Sums in another order differ in the last bits.
     observed = float(statistic(together[None])[0]) * (1 - 1e-9)
@@ -126,12 +126,12 @@ def holm(p: ArrayLike) -> Scores:
     """
     values = np.asarray(p, dtype=np.float64)
     adjusted = np.full(values.shape, np.nan)
-    known = np.flatnonzero(~np.isnan(values))
-    if np.any((values[known] < 0) | (values[known] > 1)):
+    finite = np.flatnonzero(~np.isnan(values))
+    if np.any((values[finite] < 0) | (values[finite] > 1)):
         raise InputError(
-            f"p-values between 0 and 1 are expected, and {values[known].min()} to {values[known].max()} came"
+            f"p-values between 0 and 1 are expected, and {values[finite].min()} to {values[finite].max()} came"
         )
-    order = known[np.argsort(values[known], kind="stable")]
+    order = finite[np.argsort(values[finite], kind="stable")]
     steps = values[order] * np.arange(len(order), 0, -1)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(steps))
     return adjusted

@@ -78,8 +78,8 @@ class Cell:
             identity["capture"] = {"looks": self.looks} if self.capture is None else asdict(self.capture)
         if self.sinks:
             identity["sinks"] = self.sinks
-        known: dict[str, Any] = json.loads(json.dumps(identity))  # as a file has it
-        return known
+        stored: dict[str, Any] = json.loads(json.dumps(identity))  # as a file has it
+        return stored
 
     @cached_property
     def id(self) -> str:
@@ -119,9 +119,9 @@ class Cell:
 
     def columns(self) -> dict[str, Any]:
         """The columns that its rows in every table begin with: its settings."""
-        known, task = self.experiment.model, self.experiment.settings["task"]
+        model, task = self.experiment.model, self.experiment.settings["task"]
         return {
-            "model": self.model.name, "family": known.family, "dtype": known.dtype, "weights": known.weights,
+            "model": self.model.name, "family": model.family, "dtype": model.dtype, "weights": model.weights,
             "task": task["task"], "task_version": task.get("version", ""), "scheme": scheme_name(task),
             "decoding_name": self.decoding_name, "decoding": self.experiment.decoding.to_json(), "policy": self.policy,
             "seeds": json.dumps(list(self.experiment.seeds)), "cell": self.id,
@@ -203,11 +203,11 @@ def outline(
             for called in grid.decodings:
                 decoding = _decoding(study, kind, called, task, model, family)
                 shared = Cell(kind, Experiment(facts[model.name], task, decoding), model, name, called, numbers)
-                made = _section(grid, shared)
-                cells += made
+                section = _section(grid, shared)
+                cells += section
                 if isinstance(grid, TraceGrid) and grid.maps:
                     few = documents.exemplars(task, numbers, grid.maps, exact)
-                    cells += [_mapped(cell, few, grid.maps_every) for cell in made if cell.exact]
+                    cells += [_mapped(cell, few, grid.maps_every) for cell in section if cell.exact]
     if not cells:
         families = sorted({facts[model.name].family for model in study.models})
         raise InputError(f"no section of study {study.name} takes models of the family {', '.join(families)}")
@@ -286,15 +286,15 @@ def draws(things: Iterable[Policy | Extra | None], controls: int) -> list[Any]:
     """
     from sinkscope.policies import Policy, parse_policy
 
-    made: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     for thing in things:
         random: Any = thing.control if isinstance(thing, Policy) else thing
         first = int(getattr(random, "seed", 0))
         for draw in (thing and thing.with_seed(first + n) for n in range(controls)):
             if isinstance(draw, Policy) and str(draw) != draw.identity() and parse_policy(str(draw)) != draw:
                 raise InputError(f"policy {str(thing)!r} has the text form {str(draw)!r}, which is another policy")
-            made[str(draw)] = draw
-    return list(made.values())
+            drawn[str(draw)] = draw
+    return list(drawn.values())
 
 
 def combined(extras: Mapping[str, Sequence[str]], controls: int, decoding: Decoding) -> list[dict[str, Extra]]:

@@ -255,9 +255,9 @@ def _same_documents_across_models(groups: Mapping[tuple[str, str], list[Evaluati
     first: dict[str, tuple[str, set[str]]] = {}
     for (task, model), runs in groups.items():
         ids = set(runs[0].scores())
-        name, known = first.setdefault(task, (model, ids))
-        if ids != known:
+        name, other = first.setdefault(task, (model, ids))
+        if ids != other:
             raise InputError(
-                f"{name} and {model} answered different documents of {task} ({len(known)} and {len(ids)}): evaluate them "
+                f"{name} and {model} answered different documents of {task} ({len(other)} and {len(ids)}): evaluate them "
                 "with the same limit, or compare them apart"
             )

@@ -61,12 +61,12 @@ def deciding(cells: Iterable[Cell]) -> list[Decides]:
     for cell in cells:
         if cell.kind in ("evaluate", "trace") and cell.exact:
             parts[f"[[{cell.kind}]] {cell.group or base_and_scheme(cell.task)[0]}"].append(cell)
-    made = []
-    for part, own in parts.items():
-        documents = max(len(cell.documents) for cell in own)
-        least = _of_answers(own) if own[0].kind == "evaluate" else _of_traces(own)
-        made += [Decides(part, documents, claim.name, *ends) for claim, ends in least if any(ends)]
-    return made
+    decides = []
+    for part, members in parts.items():
+        documents = max(len(cell.documents) for cell in members)
+        least = _of_answers(members) if members[0].kind == "evaluate" else _of_traces(members)
+        decides += [Decides(part, documents, claim.name, *ends) for claim, ends in least if any(ends)]
+    return decides
 
 
 def sentences(decides: Sequence[Decides]) -> Iterator[str]:
@@ -133,9 +133,9 @@ def _of_answers(cells: Sequence[Cell]) -> Least:
         concerned = [name for name, model in models.items() if claim.concerns(model.family)]
         for name, outcome in product(concerned, OUTCOMES):
             measured = []
-            for (model, decoding), own in masks.items():
+            for (model, decoding), policies in masks.items():
                 lost = [_scores(documents, share, text) for share in (*outcome[model != name], 0.0)]
-                columns = {policy: 0 if policy == asked else column for policy, column in own.items()}
+                columns = {policy: 0 if policy == asked else column for policy, column in policies.items()}
                 runs = {policy: PolicyRun(lost[column], 1.0, 1.0, 1.0, 1.0) for policy, column in columns.items()}
                 kind = Kind.TEXTS if text else Kind.ACCURACIES
                 measured.append(Measures(model, models[model].family, kind, decoding, runs=runs, guess=guess))

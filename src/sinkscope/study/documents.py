@@ -89,7 +89,7 @@ def in_batches(model: StudyModel, task: Task, count: int, batch: int, exact: boo
     which they fill, until there are `count` documents. Rare lengths come late or not at all: a small study is about the
     common ones. Without the model's tokenizer on this machine it is refused, or (not `exact`) the first documents are taken.
     """
-    wanted = -(-count // batch) * batch
+    total = -(-count // batch) * batch
     if exact and not prompt_lengths(model, task, 1):
         raise InputError(
             f"the documents of this study are chosen by the lengths of {model.name}'s prompts, and {model.source} is not on this "
@@ -102,7 +102,7 @@ def in_batches(model: StudyModel, task: Task, count: int, batch: int, exact: boo
             waiting[length].append(number)
             if len(waiting[length]) == batch:
                 taken += waiting.pop(length)
-            if len(taken) == wanted:
+            if len(taken) == total:
                 return tuple(sorted(taken[:count]))
     return tuple(sorted(taken[:count])) if len(taken) >= count else tuple(range(count))
 
@@ -150,8 +150,8 @@ def sentences(study: Study) -> list[str]:
 
 def exemplars(task: Task, traced: Sequence[int], count: int, exact: bool) -> tuple[int, ...]:
     """Of the traced documents those that get full maps, see `EXEMPLAR_RULE`; without `exact` their questions are not read."""
-    known = numbered(task, traced) if exact else [None] * len(traced)
-    lengths = {number: len(one.question) if one else 0 for number, one in zip(traced, known, strict=True)}
+    documents = numbered(task, traced) if exact else [None] * len(traced)
+    lengths = {number: len(one.question) if one else 0 for number, one in zip(traced, documents, strict=True)}
     order = sorted(traced, key=lambda number: (lengths[number], number))
     first = max(0, (len(order) - count) // 2)
     return tuple(sorted(order[first : first + count]))

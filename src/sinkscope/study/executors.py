@@ -46,8 +46,8 @@ def executor_class(name: str) -> type[Executor]:
     one_of("--on", name, NAMES)
     # Ray and submitit are libraries of their own.
     module = f"sinkscope.study.on_{name}" if name in ("ray", "slurm") else __name__
-    made: type[Executor] = getattr(import_module(module), f"{name.capitalize()}Executor")
-    return made
+    executor: type[Executor] = getattr(import_module(module), f"{name.capitalize()}Executor")
+    return executor
 
 
 class Executor:
@@ -69,8 +69,8 @@ class Executor:
         """Raise InputError when the options cannot be used; nothing is started or written."""
         for name in settings.options:
             if name not in cls.options:
-                known = nearest(name, cls.options) if cls.options else "workers on this machine have none"
-                raise InputError(f"--option {name}=… is not known; {known}")
+                hint = nearest(name, cls.options) if cls.options else "workers on this machine have none"
+                raise InputError(f"--option {name}=… is not known; {hint}")
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings

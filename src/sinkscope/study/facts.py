@@ -43,13 +43,13 @@ def facts_of(model: StudyModel, device: str = "auto", fetch: bool = True) -> Fac
     source = without_mode(model.source)
     # Known checkpoints can be planned for without being here.
     if checkpoint is None:
-        known = {entry.source: (family, entry) for family in FAMILIES.values() for entry in family.known}
-        if source not in known:
+        checkpoints = {entry.source: (family, entry) for family in FAMILIES.values() for entry in family.known}
+        if source not in checkpoints:
             raise CheckpointError(
                 f"{model.source} is not on this machine and no known checkpoint, so nothing can be planned for it; "
                 "give a folder, or run once with a network"
             )
-        family, entry = known[source]
+        family, entry = checkpoints[source]
         spec = in_mode(family, source != model.source, source)
         return Facts(model.name, spec.counted_as, model.dtype, None, *entry.size)
     dtype = str(resolve_dtype(model.dtype, resolve_device(device), checkpoint)).removeprefix("torch.")

@@ -69,18 +69,18 @@ def collect(frames: Frames, models: Models) -> list[Measures]:
 def side_by_side(measured: Sequence[Measures], models: Models) -> list[Measures]:
     """Each with those of other models in the same setting, of causal ones its twin alone where it has one."""
 
-    def beside(own: Measures, other: Measures) -> bool:
-        twin = models[own.subject].twin
-        same = (own.kind, own.about) == (other.kind, other.about) and own.subject != other.subject
+    def beside(each: Measures, other: Measures) -> bool:
+        twin = models[each.subject].twin
+        same = (each.kind, each.about) == (other.kind, other.about) and each.subject != other.subject
         return same and (not twin or other.family != "causal" or other.subject == twin)
 
-    return [replace(own, others=tuple(other for other in measured if beside(own, other))) for own in measured]
+    return [replace(each, others=tuple(other for other in measured if beside(each, other))) for each in measured]
 
 
 def diagnoses(measured: Iterable[Measures]) -> dict[str, list[Verdict]]:
     """Model → the diagnosis, from its first traces and its accuracies on its first task."""
-    known = by_model(measured)
-    return {model: diagnosis(one for one in own if one.kind != Kind.TEXTS) for model, own in known.items()}
+    groups = by_model(measured)
+    return {model: diagnosis(one for one in own if one.kind != Kind.TEXTS) for model, own in groups.items()}
 
 
 def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
@@ -101,10 +101,10 @@ def needs(measured: Iterable[Measures]) -> dict[str, Verdict]:
 
 def by_model(measured: Iterable[Measures]) -> dict[str, list[Measures]]:
     """Model → what was measured of it."""
-    known: dict[str, list[Measures]] = {}
+    groups: dict[str, list[Measures]] = {}
     for measures in measured:
-        known.setdefault(measures.subject, []).append(measures)
-    return known
+        groups.setdefault(measures.subject, []).append(measures)
+    return groups
 
 
 def _scored(frames: Frames, models: Models) -> Iterator[Measures]:
@@ -117,10 +117,10 @@ def _scored(frames: Frames, models: Models) -> Iterator[Measures]:
         frame, rows_of = frames[answers], frames[summed].to_dict("records") if summed in frames else []
         masks = {(*(str(row[name]) for name in setting), pooled(str(row["policy"]))): row for row in rows_of}
         decodings = frame.groupby("task")["decoding_name"].nunique()
-        for key, part in frame.groupby(setting, sort=False):
+        for key, group in frame.groupby(setting, sort=False):
             model, task, decoding = map(str, key)
             runs = {}
-            for policy, rows in part.groupby(part["policy"].map(pooled), sort=False):
+            for policy, rows in group.groupby(group["policy"].map(pooled), sort=False):
                 means = rows[score].astype(float).groupby(rows["document"]).mean()
                 scores = {str(document): float(mean) for document, mean in means.items()}
                 runs[str(policy)] = PolicyRun.of(scores, masks.get((model, task, decoding, str(policy)), {}))
@@ -129,7 +129,7 @@ def _scored(frames: Frames, models: Models) -> Iterator[Measures]:
                     runs.setdefault(part_played, runs[policy])
             about = f"{task}, {decoding}" if kind == Kind.TEXTS or decodings[task] > 1 else task
             base = base_and_scheme(task)[0]
-            guess = guessed(task, part["document"].astype(str))
+            guess = guessed(task, group["document"].astype(str))
             yield Measures(model, kind=kind, about=about, runs=runs, guess=guess, bears=base in TABLE)
 
 
@@ -141,9 +141,9 @@ def _traced(frames: Frames) -> Iterator[Measures]:
     for name in frame.columns.intersection(list(EXTRAS)):  # approximate steps are no evidence on the model
         exact = exact[exact[name].isna()]
     elsewhere = frames.get("thresholds")
-    for _, part in exact.groupby(["model", "cell"], sort=False):
-        first: dict[Any, Any] = part.iloc[0].to_dict()
-        estimates = estimates_of(part)
+    for _, group in exact.groupby(["model", "cell"], sort=False):
+        first: dict[Any, Any] = group.iloc[0].to_dict()
+        estimates = estimates_of(group)
         prompts = estimates[Measure.PROMPTS.named()].value if Measure.PROMPTS.named() in estimates else math.nan
         yield Measures(
             str(first["model"]), kind=Kind.TRACES, about=f"{first['traces']}, {first['task']}", estimates=estimates,
@@ -155,8 +155,8 @@ def _elsewhere(frame: pd.DataFrame | None, cell: Mapping[str, Any]) -> dict[tupl
     """(ε, rule) → the estimates of a cell's traces by it."""
     if frame is None or frame.empty:
         return {}
-    own = frame[(frame["model"] == cell["model"]) & (frame["cell"] == cell["cell"])]
-    settings = own.groupby(["epsilon", "rule"], sort=False)
+    rows = frame[(frame["model"] == cell["model"]) & (frame["cell"] == cell["cell"])]
+    settings = rows.groupby(["epsilon", "rule"], sort=False)
     return {(float(epsilon), str(rule)): estimates_of(part) for (epsilon, rule), part in settings}
 
 
@@ -171,11 +171,11 @@ def _pairs(frames: Frames) -> Iterator[Measures]:
     if frame is None or "measure" not in frame:
         return
     damage = Measure.CONFIDENCE_CHANGE.named()
-    for key, part in frame.groupby(["model", "decoding_name"], sort=False):
+    for key, group in frame.groupby(["model", "decoding_name"], sort=False):
         model, decoding = map(str, key)
         tables = {
             str(policy): rows.pivot_table(index="document", columns="measure", values="value")
-            for policy, rows in part.groupby("policy", sort=False)
+            for policy, rows in group.groupby("policy", sort=False)
         }
         masked = tables.pop(POLICY, None)
         if masked is None or masked.empty:

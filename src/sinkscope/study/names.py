@@ -80,8 +80,8 @@ def rule_of(policy: str) -> tuple[Rule | None, bool]:
     rule = parsed(policy)
     if not isinstance(rule, Rule):
         return None, False
-    known = {field.name for field in fields(rule)}
-    changes: dict[str, Any] = {name: None for name in ("by", "prefill") if name in known}
+    names = {field.name for field in fields(rule)}
+    changes: dict[str, Any] = {name: None for name in ("by", "prefill") if name in names}
     return replace(rule, **changes), getattr(rule, "by", None) == "distant"
 
 

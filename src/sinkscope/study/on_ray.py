@@ -44,8 +44,8 @@ class RayExecutor(Executor):
         with ExitStack() as started:
             if not (connected or address):
                 # Ray reads the token here, and asks for one in every local cluster whose mode is not set.
-                own = {"RAY_AUTH_MODE": "", "RAY_AUTH_TOKEN": secrets.token_hex(32), OTHER_NODES: "0"}
-                started.enter_context(_environment(own))
+                variables = {"RAY_AUTH_MODE": "", "RAY_AUTH_TOKEN": secrets.token_hex(32), OTHER_NODES: "0"}
+                started.enter_context(_environment(variables))
             import ray
 
             if not connected:

@@ -93,9 +93,9 @@ class SlurmExecutor(Executor):
         for job in jobs:
             models.setdefault(job.cell.model, []).append(job)
         parts = []
-        for own in models.values():
-            count = max(1, min(len(own), round(self.workers * len(own) / len(jobs))))
-            parts += [own[i::count] for i in range(count)]
+        for group in models.values():
+            count = max(1, min(len(group), round(self.workers * len(group) / len(jobs))))
+            parts += [group[i::count] for i in range(count)]
         return parts
 
     def close(self) -> None:

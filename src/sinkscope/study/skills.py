@@ -234,7 +234,7 @@ def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[
     """The comparison of skills, one row for each of them; the verdict stands in every row."""
     shared = pd.concat([plain.rename("plain"), policy.rename("policy"), draws], axis=1).dropna()
     comparison = compare_skills(shared.assign(control=shared[list(draws)].mean(axis=1)).reset_index())
-    told = {
+    outcome = {
         "p": comparison.p, "answer": wording.answer(comparison.verdict), "evidence": wording.evidence(comparison.verdict),
         "left_out": " ".join(comparison.left_out), "verdict": comparison.verdict.to_json(),
     }  # fmt: skip
@@ -242,8 +242,8 @@ def _compared(plain: pd.Series, policy: pd.Series, draws: pd.DataFrame) -> list[
         {
             "skill": loss.skill, "difficulties": " ".join(map(str, loss.levels)), "n": loss.n, "accuracy": loss.accuracy,
             "kept": loss.kept, "control_kept": loss.control_kept, "control_draws": draws.shape[1],
-            **bounded("beyond", *loss.beyond), **bounded("apart", *loss.apart), **told,
+            **bounded("beyond", *loss.beyond), **bounded("apart", *loss.apart), **outcome,
         }
         for loss in sorted(comparison.skills, key=lambda loss: SKILLS.index(loss.skill))
     ]  # fmt: skip
-    return rows or [{"skill": "", **told}]
+    return rows or [{"skill": "", **outcome}]

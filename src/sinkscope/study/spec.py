@@ -260,10 +260,10 @@ class Study:
                     f"the twin of {model.name} should be another model of study {self.name}, got {model.twin!r}; "
                     f"{nearest(model.twin, others)}"
                 )
-        for what, known in (("model", names), ("decoding", [*self.decodings, SCHEME])):
+        for what, choices in (("model", names), ("decoding", [*self.decodings, SCHEME])):
             for name in (name for grid in self.grids for name in getattr(grid, f"{what}s")):
-                if name not in known:
-                    raise InputError(f"study {self.name} has no {what} {name!r}; {nearest(name, known)}")
+                if name not in choices:
+                    raise InputError(f"study {self.name} has no {what} {name!r}; {nearest(name, choices)}")
 
     @property
     def sections(self) -> list[tuple[Any, Grid]]:
@@ -413,7 +413,7 @@ def with_samples(study: Study, samples: int) -> Study:
 def each_section(study: Study, change: Callable[[str, Grid], Grid | None], **changes: Any) -> Study:
     """The study with each section (its kind, itself) changed, None takes one out, and other fields at the same time."""
     new: Any = {
-        kind: tuple(made for grid in getattr(study, kind) if (made := change(kind, grid)) is not None)
+        kind: tuple(section for grid in getattr(study, kind) if (section := change(kind, grid)) is not None)
         for kind in SECTIONS
     }
     return dataclasses.replace(study, **new, **changes)

@@ -68,8 +68,8 @@ def read(folder: str | Path) -> StudyStatus:
     changed = [path.stat().st_mtime for path in logs if path.is_file()]
     idle = time.time() - max(changed) if changed else None
     report = store.root / "report.html"
-    told = tuple(_cell(store, cell_id, data) for cell_id, data in cells)
-    return StudyStatus(store.root, study.name, told, running, idle, report if report.is_file() else None)
+    statuses = tuple(_cell(store, cell_id, data) for cell_id, data in cells)
+    return StudyStatus(store.root, study.name, statuses, running, idle, report if report.is_file() else None)
 
 
 def _cell(store: Store, cell_id: str, data: CellFile) -> CellStatus:

@@ -115,12 +115,12 @@ class Store:
 
     def refuse_links(self, path: Path) -> Path:
         """The path, when no part of it below the study's folder is a link."""
-        for part in (path, *path.parents):
-            if part == self.root:
+        for item in (path, *path.parents):
+            if item == self.root:
                 break
-            if part.is_symlink():
+            if item.is_symlink():
                 raise InputError(
-                    f"{part} is a link, and links in the folder of a study are not followed; put the real file or folder there"
+                    f"{item} is a link, and links in the folder of a study are not followed; put the real file or folder there"
                 )
         return path
 
@@ -202,10 +202,10 @@ class Store:
             try:
                 facts[model.name] = facts_of(model, device)
             except CheckpointError:
-                told = before.get(model.name)
-                if told is None or told["asked"] != dataclasses.asdict(model):
+                entry = before.get(model.name)
+                if entry is None or entry["asked"] != dataclasses.asdict(model):
                     raise
-                facts[model.name] = told["facts"]
+                facts[model.name] = entry["facts"]
         return facts
 
     def write_facts(self, study: spec.Study, facts: Mapping[str, Facts]) -> None:
@@ -234,17 +234,17 @@ class Store:
 
     def check_foreign(self, cells: Sequence[Cell]) -> None:
         """Refuse results that do not belong to these cells, with the difference to the nearest one named."""
-        wanted = {cell.id: cell for cell in cells}
-        for known, data in self.known_cells().items():
+        planned = {cell.id: cell for cell in cells}
+        for name, data in self.known_cells().items():
             identity = data["identity"]
-            if known in wanted:
-                if identity != wanted[known].identity:
-                    raise InputError(f"cells/{known} is not what its name says; remove it")
+            if name in planned:
+                if identity != planned[name].identity:
+                    raise InputError(f"cells/{name} is not what its name says; remove it")
                 continue
             every = (list(differences(identity, cell.identity)) for cell in cells)
             near = min(every, key=len, default=["it is of no cell here"])
             raise InputError(
-                f"{self.root}/cells/{known} ({data['title']}) holds foreign results: {'; '.join(near[:3])}. Results are "
+                f"{self.root}/cells/{name} ({data['title']}) holds foreign results: {'; '.join(near[:3])}. Results are "
                 "not mixed: give another --out, or remove that folder"
             )
 

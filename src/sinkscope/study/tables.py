@@ -134,15 +134,15 @@ def under_floor(store: Store, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.DataFrame]:
     """`diagnosis`, `needs`, `claims` and `sensitivity`: a row for each verdict, which the first three also have whole."""
     measured = collect(frames, models)
-    made = {
+    judged = {
         "diagnosis": [verdict for of_model in diagnoses(measured).values() for verdict in of_model],
         "needs": list(needs(measured).values()),
         "claims": [one for row in judge(measured).values() for of_model in row.values() for one in of_model],
     }
-    rows = {name: list(map(wording.stored, told)) for name, told in made.items()}
+    rows = {name: list(map(wording.stored, told)) for name, told in judged.items()}
     rows["needs"] = [
         row | {share.name.lower(): (verdict.number(Measure[share.name]) or UNKNOWN).value for share in TAKEN}
-        for row, verdict in zip(rows["needs"], made["needs"], strict=True)
+        for row, verdict in zip(rows["needs"], judged["needs"], strict=True)
     ]
     rows["sensitivity"] = [
         wording.row(verdict) | {"epsilon": epsilon, "rule": rule} for epsilon, rule, verdict in sensitivity(measured)
@@ -153,11 +153,11 @@ def verdicts(frames: Frames, models: Mapping[str, Studied]) -> dict[str, pd.Data
 def plugged(store: Store, cells: Sequence[Cell], frames: Frames) -> dict[str, pd.DataFrame]:
     """The tables that plug-ins make of those of the study."""
     models = {cell.model.name: Path(cell.model.source) for cell in cells}
-    made: dict[str, pd.DataFrame] = {}
+    extra: dict[str, pd.DataFrame] = {}
     for plugin in PLUGINS.values():
         tables = plugin.build(models, frames, store.refuse_links(store.root / f"{plugin.name}.json"))
-        made |= {name: frame for name, frame in tables.items() if plugin.owns(name)}
-    return made
+        extra |= {name: frame for name, frame in tables.items() if plugin.owns(name)}
+    return extra
 
 
 def evaluation(store: Store, cell: Cell) -> Evaluation:
@@ -223,8 +223,8 @@ def traced(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     for cell in cells:
         files = (store.statistics_file(cell.id, row.index, row.seed) for row in store.generations(cell))
         statistics[cell.id] = merge(list(map(load_statistics, files)), relabel=True)
-    made = (("sinks", summary), ("depth", depth_table), ("thresholds", settings_table))
-    return {name: stacked(cells, statistics, make) for name, make in made}
+    makers = (("sinks", summary), ("depth", depth_table), ("thresholds", settings_table))
+    return {name: stacked(cells, statistics, make) for name, make in makers}
 
 
 def stacked(
@@ -244,9 +244,9 @@ def replay(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
     names = ("kl", "confidence_change", "flipped", "changed", *MASK)
     rows = []
     for cell in cells:
-        told = pd.DataFrame([row.more for row in store.generations(cell)]).reindex(columns=list(names))
-        means = told.astype(float).mean()
-        rows.append(cell.columns() | {"n": len(told)} | means.astype(object).where(means.notna(), None).to_dict())
+        measures = pd.DataFrame([row.more for row in store.generations(cell)]).reindex(columns=list(names))
+        means = measures.astype(float).mean()
+        rows.append(cell.columns() | {"n": len(measures)} | means.astype(object).where(means.notna(), None).to_dict())
     return {"replay": pd.DataFrame(rows)}
 
 
@@ -260,8 +260,8 @@ def inspection(store: Store, cells: Sequence[Cell]) -> dict[str, pd.DataFrame]:
         void = {name: why for name, why in flags[0].items() if all(name in flag for flag in flags)}
         frames["inspection"].append(with_columns(table, cell.columns()))
         verdicts = held(measures_of(table, void, cell.model.name), probe_names())
-        told = [wording.stored(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
-        frames["holdings"].append(with_columns(pd.DataFrame(told), cell.columns()))
+        listed = [wording.stored(verdict) | {"evidence": wording.held(verdict)} for verdict in verdicts]
+        frames["holdings"].append(with_columns(pd.DataFrame(listed), cell.columns()))
     return {name: pd.concat(made, ignore_index=True) for name, made in frames.items()}
 
 

@@ -126,11 +126,11 @@ def do(settings: WorkerSettings, job: Job, device: str, threads: int | None = No
         if threads is not None:  # of torch, and of the BLAS and OpenMP libraries that numpy and others have loaded
             threadpool_limits(threads)
             torch.set_num_threads(threads)
-        wanted = job.cell.model
-        if (wanted, device) not in AT_HAND:
+        entry = job.cell.model
+        if (entry, device) not in AT_HAND:
             AT_HAND.clear()  # the old one is freed before the new one is read
-            AT_HAND[wanted, device] = load(wanted.source, device, wanted.dtype, wanted.revision)
-        model = AT_HAND[wanted, device]
+            AT_HAND[entry, device] = load(entry.source, device, entry.dtype, entry.revision)
+        model = AT_HAND[entry, device]
         if isinstance(job, Measurement):
             return JobResult(measure(job.cell, model))
         run_shard(settings.root, job, model, settings.batch_size)
@@ -190,15 +190,15 @@ def run_shard(root: Path, shard: Shard, model: Model, batch_size: Any = "auto") 
                 if store.complete(cell, row.index, row.seed)
             }
             items = cell.items()
-            wanted = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
-            if cell.kind == "evaluate" and wanted:
-                answer(model, cell.experiment, wanted, run, batch_size, can_grade(cell.experiment.task))
+            chosen = [items[n] for n in shard.numbers if items[n].key not in elsewhere]
+            if cell.kind == "evaluate" and chosen:
+                answer(model, cell.experiment, chosen, run, batch_size, can_grade(cell.experiment.task))
             elif cell.kind == "replay" and not cell.exact:
-                left = [item for item in wanted if item.key not in run.generations]
+                left = [item for item in chosen if item.key not in run.generations]
                 for rows in _compared(cell, model, left, batch_size):
                     run.generations.append(rows)
             elif cell.kind != "evaluate":
-                _one_by_one(cell, store, model, wanted, run)
+                _one_by_one(cell, store, model, chosen, run)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         where, fix = ("no room", "make room") if full else (f"{error.filename} is in the way", "move it away")
@@ -215,10 +215,10 @@ def check_identity(cell: Cell, model: Model) -> None:
         raise InputError(f"{cell.title} was planned with something else than is here: {'; '.join(different[:3])}")
 
 
-def _one_by_one(cell: Cell, store: Store, model: Model, wanted: list[Item], run: RunFolder) -> None:
+def _one_by_one(cell: Cell, store: Store, model: Model, items: list[Item], run: RunFolder) -> None:
     """Traces, maps, replays and inspections: one document at a time."""
     kinds: dict[str, Callable[..., Made]] = {"replay": _replayed, "inspect": partial(_inspected, {})}
-    for item in wanted:
+    for item in items:
         if item.key in run.generations and store.complete(cell, item.index, item.seed):
             continue
         generated, prompt, more = kinds.get(cell.kind, _traced)(cell, store, model, item)
@@ -253,8 +253,8 @@ def _traced(cell: Cell, store: Store, model: Model, item: Item) -> Made:
     more: dict[str, Any] = {"trace": path.name, "bytes": path.stat().st_size}
     if cell.kind == "trace":
         parts = PARTS if cell.experiment.policy or not cell.exact else (*PARTS, SETTINGS)
-        part = sink_statistics(run.trace, **cell.sinks, parts=parts)
-        write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(part))
+        measured = sink_statistics(run.trace, **cell.sinks, parts=parts)
+        write_atomically(store.statistics_file(cell.id, item.index, item.seed), statistics_bytes(measured))
     if not cell.keep:
         path.unlink()
     return run, prompt, more
@@ -270,7 +270,7 @@ def _replayed(cell: Cell, store: Store, model: Model, item: Item) -> Made:
     return run, prompt, {name: None if math.isnan(value) else round(value, 6) for name, value in changes.items()}
 
 
-def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
+def _compared(cell: Cell, model: Model, items: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
     """Generations under an extra beside exact ones, as its plug-in compares them."""
     name, *others = cell.experiment.extras
     compared = PLUGINS[name].compared if name in PLUGINS else None
@@ -278,7 +278,7 @@ def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) ->
         raise InputError(
             f"{cell.title} cannot be compared with the exact run: [[replay]] takes extras of one kind that does so"
         )
-    return compared(cell, model, wanted, batch_size)
+    return compared(cell, model, items, batch_size)
 
 
 def _inspected(runs: dict[Key, tuple[Run, Encoded]], cell: Cell, store: Store, model: Model, item: Item) -> Made:
@@ -293,9 +293,9 @@ def _inspected(runs: dict[Key, tuple[Run, Encoded]], cell: Cell, store: Store, m
         raise InputError(f"{cell.title} has one document; an inspection needs at least two")
     number = [one.key for one in items].index(item.key)
     pair = (item, items[(number + 1) % len(items)])
-    (run, prompt), (other, _) = made = [runs.get(one.key) or _generate(cell, model, one) for one in pair]
+    (run, prompt), (other, _) = generations = [runs.get(one.key) or _generate(cell, model, one) for one in pair]
     runs.clear()
-    runs.update(zip((one.key for one in pair), made, strict=True))
+    runs.update(zip((one.key for one in pair), generations, strict=True))
     labels: dict[str, list[Any]] = {"task": [task.name]}
     if can_grade(task):
         output = decode_answer(model, run.answer(0), task.scheme)

@@ -106,11 +106,11 @@ def answer(
         right += _right(run, task, documents, saved)
     progress = progress or (lambda done, right, total: None)
     progress(done, right, len(keys))
-    for part in rows:
-        run.generations.append(part)
-        done += len(part)
+    for records in rows:
+        run.generations.append(records)
+        done += len(records)
         if grade:
-            right += _right(run, task, documents, part)
+            right += _right(run, task, documents, records)
         progress(done, right, len(keys))
 
 

@@ -205,6 +205,6 @@ def _of_pair(row: dict[str, Any]) -> Document:
 def _of_requests(name: str, rows: list[dict[str, Any]]) -> Document:
     """A question of OLMo's package; behind its choices it may repeat them with an unconditional context, which is left out."""
     context = rows[0]["request"]["context"]
-    own = [row for row in rows if row["request"]["context"] == context]
-    own.sort(key=lambda row: int(row["idx"]))
-    return _document(name, context, [row["request"]["continuation"] for row in own], int(own[0]["label"]))
+    requests = [row for row in rows if row["request"]["context"] == context]
+    requests.sort(key=lambda row: int(row["idx"]))
+    return _document(name, context, [row["request"]["continuation"] for row in requests], int(requests[0]["label"]))

@@ -60,9 +60,9 @@ def sanitize(text: str, entry_point: str) -> str:
             definitions[node.name] = node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             definitions[node.targets[0].id] = node
-    wanted = _reached(entry_point, definitions) if entry_point in definitions else set(definitions)
-    kept = [node for name, node in definitions.items() if name in wanted]
-    return "\n".join(ast.unparse(node) for node in [*imports, *kept])
+    reached = _reached(entry_point, definitions) if entry_point in definitions else set(definitions)
+    nodes = [node for name, node in definitions.items() if name in reached]
+    return "\n".join(ast.unparse(node) for node in [*imports, *nodes])
 
 
 def _longest_parse(lines: list[str]) -> ast.Module | None:

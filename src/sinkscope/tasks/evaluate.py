@@ -94,12 +94,12 @@ def evaluated(
     """`evaluate` of an experiment that is put together already."""
     from sinkscope.tasks.answer import answer, items
 
-    wanted = items(experiment.task, limit, experiment.seeds)
+    selected = items(experiment.task, limit, experiment.seeds)
     with tempfile.TemporaryDirectory(prefix="sinkscope-") as scratch:
         folder = Path(scratch, "run") if out is None else Path(out)
         with RunFolder.write(folder, experiment.settings) as run:
-            answer(model, experiment, wanted, run, batch_size, progress=progress)
-        return collect(RunFolder.read(folder), {item.key for item in wanted})
+            answer(model, experiment, selected, run, batch_size, progress=progress)
+        return collect(RunFolder.read(folder), {item.key for item in selected})
 
 
 def prepare(family: str, task: str | Task, data: Any = None, sandbox_name: str = "auto", grade: bool = True) -> Task:

@@ -229,8 +229,8 @@ def confined_by(rungs: Iterable[str]) -> str:
     >>> confined_by(["", "none"])
     'none, which confines nothing'
     """
-    known = sorted(set(rungs) - {""})
-    return ", ".join(known) + (", which confines nothing" if "none" in known else "")
+    names = sorted(set(rungs) - {""})
+    return ", ".join(names) + (", which confines nothing" if "none" in names else "")
 
 
 def _row(record: Record, names: list[str]) -> dict[str, Any]:
@@ -245,10 +245,10 @@ def _by_skill(evaluation: Evaluation) -> str:
     """The accuracy of each skill of the battery, easiest difficulty first; "" for other tasks."""
     if not all(map(stratum_of, evaluation.scores())):
         return ""
-    found = evaluation.skills().groupby("skill", sort=False)
+    groups = evaluation.skills().groupby("skill", sort=False)
     return "; ".join(
         f"{skill} " + " ".join(f"{row.accuracy:.2f}@{row.difficulty}" for row in rows.itertuples())
-        for skill, rows in found
+        for skill, rows in groups
     )
 
 

@@ -65,16 +65,16 @@ class Experiment:
 
     def __post_init__(self) -> None:
         seeds: Any = self.seeds
-        given = (seeds,) if isinstance(seeds, int) else tuple(seeds)
-        if not given or any(type(seed) is not int or seed < 0 for seed in given):
+        numbers = (seeds,) if isinstance(seeds, int) else tuple(seeds)
+        if not numbers or any(type(seed) is not int or seed < 0 for seed in numbers):
             raise InputError(f"seeds should be whole numbers from 0 on, such as 0 or [0, 1, 2], got {seeds!r}")
-        if len(set(given)) < len(given):
-            raise InputError(f"seeds {list(given)} name one twice; give different ones")
-        if len(given) > 1 and not self.varies:
+        if len(set(numbers)) < len(numbers):
+            raise InputError(f"seeds {list(numbers)} name one twice; give different ones")
+        if len(numbers) > 1 and not self.varies:
             raise InputError(
-                f"{len(given)} seeds would give the same answers: this {self.decoding.kind} decoding draws nothing"
+                f"{len(numbers)} seeds would give the same answers: this {self.decoding.kind} decoding draws nothing"
             )
-        object.__setattr__(self, "seeds", given)
+        object.__setattr__(self, "seeds", numbers)
 
     @property
     def varies(self) -> bool:

@@ -61,9 +61,9 @@ def extract(name: str, output: str) -> str:
 def is_right(name: str, answer: str, gold: str) -> bool:
     """True when an answer that `extract` gave is the gold one; `gold`: a worked answer that ends in `#### N`."""
     if EXTRACTORS[one_of("extraction", name, EXTRACTORS)].by_value:
-        wanted = gold.split("#### ")[1].replace(",", "")
+        expected = gold.split("#### ")[1].replace(",", "")
         try:
-            return answer == wanted or abs(float(answer) - int(wanted)) < 1e-6
+            return answer == expected or abs(float(answer) - int(expected)) < 1e-6
         except ValueError:
             return False
     return _normal(answer) == _normal(gold)

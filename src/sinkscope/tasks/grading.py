@@ -47,9 +47,9 @@ def run_folders(path: str | os.PathLike[str]) -> list[Path]:
 def task_of(settings: Mapping[str, Any], data: str | Path | None = None, sandbox: str = "auto") -> Task:
     """The task that a run's settings name, with its scheme."""
     with reading("the task in settings.json of the run", "restore the file from a copy"):
-        known = fit(TaskSettings, settings.get("task"))
-        name, scheme = known["task"], (known.get("scheme") or {}).get("name")
-    if "data" in known:  # a file of one's own, whose name alone was recorded
+        recorded = fit(TaskSettings, settings.get("task"))
+        name, scheme = recorded["task"], (recorded.get("scheme") or {}).get("name")
+    if "data" in recorded:  # a file of one's own, whose name alone was recorded
         if data is None:
             raise InputError(f"the run's task is a file of your own, {name}.jsonl: give it with --data")
         return registry.get(f"{data}:{scheme}", None, None, sandbox)
@@ -110,8 +110,8 @@ def grade_run(
     done = {grade.key for grade in grades}
     todo = [row for row in generations if row.key not in done]
     # Graded anew, nothing is written before all are there, so one that is stopped leaves the old grades.
-    for part in grade_in_parts(None if again else run, task, documents, todo):
-        grades += part
+    for batch in grade_in_parts(None if again else run, task, documents, todo):
+        grades += batch
         if progress is not None:
             progress(len(grades), sum(grade.passed for grade in grades), len(generations))
     if again:
@@ -127,11 +127,11 @@ def grade_in_parts(
     An answer that is too long, or that the task's grading breaks on, fails alone, and its grade says why.
     """
     too_long = Mark(False, "", f"the answer is longer than {LONGEST_ANSWER} characters")
-    for part in in_parts(rows, PART):
-        short = [row for row in part if len(row.output) <= LONGEST_ANSWER]
+    for batch in in_parts(rows, PART):
+        short = [row for row in batch if len(row.output) <= LONGEST_ANSWER]
         marks = _marks(task, [(documents[row.document], row.output) for row in short])
         marked = dict(zip((row.key for row in short), marks, strict=True))
-        grades = [Grade(row.document, row.index, row.seed, **asdict(marked.get(row.key, too_long))) for row in part]
+        grades = [Grade(row.document, row.index, row.seed, **asdict(marked.get(row.key, too_long))) for row in batch]
         if run is not None:
             run.grades.append(grades)
         yield grades
@@ -153,8 +153,8 @@ def _marks(task: Task, pairs: Sequence[tuple[Document, str]]) -> Sequence[Mark]:
 def check_documents(rows: Iterable[Generation], documents: Mapping[str, Document], where: object) -> None:
     """Refuses answers that were given to other questions under the same ids (another data file)."""
     for row in rows:
-        known = row.more.get("fingerprint")
-        if known is not None and known != fingerprint(documents[row.document]):
+        stored = row.more.get("fingerprint")
+        if stored is not None and stored != fingerprint(documents[row.document]):
             raise InputError(
                 f"{where} answers another question under the id {row.document} than the data here: give the data that it "
                 "was generated from"
@@ -166,12 +166,12 @@ def _documents(task: Task, generations: list[Generation]) -> dict[str, Document]
     if not generations:
         return {}
     # Generated documents are made by id: the number that a damaged record gives its own must not decide how many are made.
-    known = (
+    items = (
         task.find({row.document for row in generations})
         if isinstance(task, GeneratedTask)
         else task.documents(max(row.index for row in generations) + 1)
     )
-    documents = {item.id: item for item in known}
+    documents = {item.id: item for item in items}
     missing = [row.document for row in generations if row.document not in documents]
     if missing:
         raise InputError(

@@ -68,12 +68,12 @@ class HumanEval(CodeTask):
         """
         tests, entry_point = document.extra["tests"], document.extra["entry_point"]
         try:
-            given = [node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point]
+            nodes = [node for node in ast.parse(document.question).body if getattr(node, "name", "") != entry_point]
             used = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return tests, entry_point
-        names = [node.name for node in given if isinstance(node, ast.FunctionDef) and node.name in used]
-        return "\n".join([*names, *map(ast.unparse, given), tests]) if names else tests, entry_point
+        names = [node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.name in used]
+        return "\n".join([*names, *map(ast.unparse, nodes), tests]) if names else tests, entry_point
 
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> HumanEval:

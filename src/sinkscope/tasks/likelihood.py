@@ -152,7 +152,7 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
     decoding = decoding_from_options(model.family, _whole_answer(model, length))
     left = torch.zeros_like(ids, dtype=torch.bool)
     left[:, given:] = True
-    known = ~left
+    settled = ~left
     values = torch.zeros(ids.shape, dtype=torch.float64)
     with _masking(model, ids, policy, keys, given) as engine:
         loop = decoding.on(engine)
@@ -160,7 +160,7 @@ def denoised(model: Model, ids: Tensor, given: int, steps: int, policy: Policy |
             count = length // steps + (step < length % steps)
             # What was decided holds the true token, whatever the model would have written.
             x = torch.where(left, engine.mask_id, ids)
-            logits = loop.predictions(x, known, left)
+            logits = loop.predictions(x, settled, left)
             confidence = torch.full(ids.shape, float("-inf"), dtype=torch.float64, device=ids.device)
             confidence[left] = loop.best(logits)[1]
             chosen, _ = select(confidence, [count] * rows)
@@ -298,14 +298,14 @@ def _bounds(
     values *= length / copies.sum(1).double()
     bounds = []
     for number, (context, continuation) in enumerate(pairs):
-        own = slice(number * draws, (number + 1) * draws)
+        drawn = slice(number * draws, (number + 1) * draws)
         written = None
         if greedy:  # by the family's loop, one token at a time by confidence
             decoding = decoding_from_options(model.family, _whole_answer(model, length))
             run = generate(model, [list(context)], decoding, policy=policy, seed=[0])
             written = run.answer(0)[:length] == list(continuation)
-        error = float(values[own].std(correction=1)) / math.sqrt(draws)
-        bounds.append(Likelihood(float(values[own].mean()), written, error, nats.forwards * draws, nats.acted(own)))
+        error = float(values[drawn].std(correction=1)) / math.sqrt(draws)
+        bounds.append(Likelihood(float(values[drawn].mean()), written, error, nats.forwards * draws, nats.acted(drawn)))
     return bounds
 
 
@@ -315,8 +315,8 @@ def masks(context: Sequence[int], length: int, draws: int, seed: int = 0) -> Ten
     The numbers depend on seed and context alone; a longer continuation sees those of a shorter one first.
     """
     stream = torch.Generator().manual_seed(seed_of(f"{seed}/{','.join(map(str, context))}"))
-    wanted = torch.rand(draws, generator=stream, dtype=torch.float64) * length
-    counts = 1 + wanted.long().clamp(max=length - 1)
+    drawn = torch.rand(draws, generator=stream, dtype=torch.float64) * length
+    counts = 1 + drawn.long().clamp(max=length - 1)
     order = torch.rand(length, draws, generator=stream, dtype=torch.float64).T.argsort(1)
     return _ranks(order) < counts[:, None]
 

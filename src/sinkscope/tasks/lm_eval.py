@@ -312,12 +312,12 @@ def _refuse_code(names: set[str | None]) -> None:
                 )
 
 
-def _checked_options(family: str, given: dict[str, Any]) -> dict[str, Any]:
+def _checked_options(family: str, options: dict[str, Any]) -> dict[str, Any]:
     """Decoding options of the family, by name; a name that is near to one of our own is answered with that."""
-    known = [*option_fields(family), *EXTRAS, *inspect.signature(SinkscopeLM).parameters]
-    for name in given:
-        one_of(f"--model_args of a {family} model: option", name, known)
-    return json.loads(json.dumps(given))  # type: ignore[no-any-return]
+    names = [*option_fields(family), *EXTRAS, *inspect.signature(SinkscopeLM).parameters]
+    for name in options:
+        one_of(f"--model_args of a {family} model: option", name, names)
+    return json.loads(json.dumps(options))  # type: ignore[no-any-return]
 
 
 def _device(asked: str | None) -> str:

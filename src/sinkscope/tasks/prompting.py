@@ -71,9 +71,9 @@ def start_token(model: Model) -> int | None:
     bos = getattr(tokenizer, "bos_token", None)
     if ids.bos is not None and not (bos and bos in template):
         return ids.bos
-    known = {} if tokenizer is None else tokenizer.get_vocab()
-    if SEPARATOR in known:
-        return int(known[SEPARATOR])
+    vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+    if SEPARATOR in vocabulary:
+        return int(vocabulary[SEPARATOR])
     return ids.bos if ids.bos is not None else next(iter(ids.eos), None)
 
 

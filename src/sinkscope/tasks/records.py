@@ -266,7 +266,7 @@ class RunFolder(AbstractContextManager["RunFolder"]):
         """
         folder = Path(path)
         _refuse_foreign(folder)
-        wanted: dict[str, Any] = json.loads(json.dumps(settings))
+        expected: dict[str, Any] = json.loads(json.dumps(settings))
         with ExitStack() as held:  # also when interrupted: a lock that stays would refuse the next run
             try:
                 held.enter_context(locked(folder / "lock", wait))
@@ -276,9 +276,9 @@ class RunFolder(AbstractContextManager["RunFolder"]):
                 ) from error
             file = folder / "settings.json"
             if not file.exists():
-                write_atomically(file, json.dumps(wanted, indent=1, sort_keys=True) + "\n")
+                write_atomically(file, json.dumps(expected, indent=1, sort_keys=True) + "\n")
             run = cls.read(folder)
-            different = list(differences(run.settings, wanted))
+            different = list(differences(run.settings, expected))
             if different:
                 raise InputError(
                     f"{folder} holds another run: {'; '.join(different[:3])}. Choose another folder, or the "

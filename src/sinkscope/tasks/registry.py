@@ -88,7 +88,7 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
     'dream'
     """
     base, scheme = base_and_scheme(name)
-    made: Task
+    task: Task
     if is_file(name):
         from sinkscope.tasks import own
 
@@ -96,19 +96,19 @@ def get(name: str, family: str | None = None, data: str | Path | None = None, sa
             raise InputError(f"the task {base} is a file already, and --data {data} was given too: leave it out")
         return own.task(base, scheme or None, family)
     if base in REGISTERED:
-        made = REGISTERED[base]
-        if scheme not in ("", made.scheme.name) or data is not None:
+        task = REGISTERED[base]
+        if scheme not in ("", task.scheme.name) or data is not None:
             raise InputError(f"the task {base!r} was registered as it is: it takes no other scheme and no data file")
     elif base in TASKS:
         module, _, function = TASKS[base].partition(":")
         make = getattr(import_module(module), function or "task")
-        made = make(scheme=scheme or None, family=family, data=data)
+        task = make(scheme=scheme or None, family=family, data=data)
     else:
         raise InputError(f"unknown task {base!r}: {nearest(base, names())}, or a .jsonl file of your own")
-    if sandbox != "auto" and made.runs_code and hasattr(made, "sandbox"):
+    if sandbox != "auto" and task.runs_code and hasattr(task, "sandbox"):
         # A copy: a registered task is shared by everyone who asks for it.
-        made = replace(made, sandbox=sandbox)  # type: ignore[type-var]
-    return made
+        task = replace(task, sandbox=sandbox)  # type: ignore[type-var]
+    return task
 
 
 def register(thing: Thing) -> Thing:

@@ -35,14 +35,14 @@ def choose(
 
     A scheme made for another family is allowed (comparing wordings is a fair question); its decoding then does not apply.
     """
-    known = {item.name: item for item in schemes}
+    by_name = {item.name: item for item in schemes}
     if family is not None and family not in defaults:
         check_family(family)
     if scheme is None:
         if family is None:
-            raise InputError(f"{task} needs a model family or a scheme; schemes are {', '.join(known)}")
+            raise InputError(f"{task} needs a model family or a scheme; schemes are {', '.join(by_name)}")
         scheme = defaults.get(family, defaults.get(OTHER, ""))
-    return known[checks.one_of(f"{task}: scheme", scheme, known)]
+    return by_name[checks.one_of(f"{task}: scheme", scheme, by_name)]
 
 
 def only_scheme(name: str, scheme: str | None, family: str | None, data: object, **fields: Any) -> Scheme:

@@ -219,8 +219,8 @@ class SmallCode(GeneratedTask, CodeTask):
         name = rng.choice(data()["names"])
         head = f'def {name}({", ".join(function.arguments)}):\n    """{function.docstring}"""'
         tests = [
-            f"assert {name}({', '.join(map(repr, given))}) == {result!r}"
-            for given, result in zip(function.inputs, results, strict=True)
+            f"assert {name}({', '.join(map(repr, arguments))}) == {result!r}"
+            for arguments, result in zip(function.inputs, results, strict=True)
         ]
         return Draft(function.key, head, function.body, {"tests": "\n".join(tests)})
 

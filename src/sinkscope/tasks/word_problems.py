@@ -86,10 +86,10 @@ class Story:
         for line in texts.get("lines", ()):
             self.lines.append(re.sub(r"<(\w+)(.)(\w+)>", self._sum, line).format_map(self.values))
 
-    def _sum(self, found: re.Match[str]) -> str:
-        one, two = (int(name) if name.isdigit() else self.values[name] for name in found.group(1, 3))
-        results = {"+": one + two, "-": one - two, "*": one * two, "/": one // two}
-        return f"{one}{found[2]}{two}={results[found[2]]}"
+    def _sum(self, match: re.Match[str]) -> str:
+        left, right = (int(name) if name.isdigit() else self.values[name] for name in match.group(1, 3))
+        results = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}
+        return f"{left}{match[2]}{right}={results[match[2]]}"
 
     def end(self, part: str, numbers: Iterable[int], result: int, /, kind: str = "", **values: Any) -> Draft:
         """The problem with a last part. Its skeleton is its kind, which is called like that part unless told, and its numbers."""
@@ -180,11 +180,11 @@ def baking(story: Story) -> Draft:
     story.some("people", "who")
     story.word("food", "food")
     a, b = story.numbers(a=(2, 9), b=(3, 12))
-    made = a * b
-    (m,) = story.numbers(m=(2, min(9, made - 1)))
-    packs = story.rng.randint(1, (made - 1) // m)
-    gone = made - m * packs
-    return story.end("baking", (a, b, gone, m), packs, n=gone, made=made, rest=m * packs)
+    baked = a * b
+    (m,) = story.numbers(m=(2, min(9, baked - 1)))
+    packs = story.rng.randint(1, (baked - 1) // m)
+    gone = baked - m * packs
+    return story.end("baking", (a, b, gone, m), packs, n=gone, made=baked, rest=m * packs)
 
 
 def reading(story: Story) -> Draft:

@@ -71,11 +71,11 @@ class BlockScores:
 
     def _behind_the_cache(self, *like: Tensor) -> tuple[Tensor, ...]:
         """Mass and uniform of the queries in the cache, over as many keys as `like` has; over all keys, always in one memory."""
-        kept = self._stored or tuple(part[..., :0] for part in like)
-        grown = like[0].shape[-1] - kept[0].shape[-1]
+        stored = self._stored or tuple(part[..., :0] for part in like)
+        grown = like[0].shape[-1] - stored[0].shape[-1]
         if grown or not self._stored:
-            kept = self._stored = tuple(torch.nn.functional.pad(part, (0, grown)) for part in kept)
-        return kept
+            stored = self._stored = tuple(torch.nn.functional.pad(part, (0, grown)) for part in stored)
+        return stored
 
 
 def sink_heads(received: Tensor, visibility: Visibility) -> Tensor:

@@ -160,11 +160,11 @@ class Recorder:
 
     def _note_ids(self, ids: Array) -> None:
         """Mark ids that occur; below 0 there is none. Sorting them for that would take longer than the rest of `_fill`."""
-        known = ids[np.greater_equal(ids, 0)]
-        more = int(known.max(initial=0)) + 1 - len(self._ids)
+        valid = ids[np.greater_equal(ids, 0)]
+        more = int(valid.max(initial=0)) + 1 - len(self._ids)
         if more > 0:
             self._ids = np.pad(self._ids, (0, more))
-        self._ids[known] = True
+        self._ids[valid] = True
 
     def abandon(self) -> None:
         """Leave what was recorded so far as it is, after an error or Ctrl-C."""

@@ -123,8 +123,8 @@ class StepRecorder:
 
     def reads(self, layer: int) -> tuple[str, ...]:
         """The classes of queries that are recorded; those of causal models come by another way."""
-        wanted = self._wanted and layer in self.frame.layers and not self.frame.causal
-        return (self._queries,) if wanted else ()
+        recorded = self._wanted and layer in self.frame.layers and not self.frame.causal
+        return (self._queries,) if recorded else ()
 
     def record(self, call: AttentionCall) -> None:
         """Compute from one attention call what the capture asks for."""
@@ -223,12 +223,12 @@ class StepRecorder:
     def _policy(self, account: StepAccount) -> None:
         """What the policy did in the recorded layers."""
         for layer in self.frame.layers:
-            place = account.layers.index(layer)
-            raw = account.raw[place]
+            index = account.layers.index(layer)
+            raw = account.raw[index]
             self._keep_scores("received_raw", raw)
             shares = account.share, account.hit, account.strongest, account.sink_removed
             for name, share in zip(MASK, shares, strict=True):
-                self._keep_shares(name, share[place])
+                self._keep_shares(name, share[index])
             if self.capture.level != "layers":
                 keys = account.keys.get(layer)
                 masked = torch.zeros_like(raw, dtype=torch.bool) if keys is None else keys.expand_as(raw)

@@ -88,11 +88,11 @@ def _check_node(about: Any, chunks: list[int]) -> None:
     if len(shape) != len(chunk) or not all(0 <= size < MOST_ITEMS for size in (*shape, *chunk)):
         raise MisfitError(f"an array cannot have the shape {shape} and chunks of {chunk}")
     each = math.prod(chunk) * np.dtype(kind).itemsize
-    wanted = math.prod(-(-size // max(1, step)) for size, step in zip(shape, chunk, strict=True))
+    count = math.prod(-(-size // max(1, step)) for size, step in zip(shape, chunk, strict=True))
     largest = max(chunks, default=0)
-    too_few = len(chunks) < wanted and wanted * each > EMPTY_BYTES + largest * RATIO
+    too_few = len(chunks) < count and count * each > EMPTY_BYTES + largest * RATIO
     if too_few or each > max(largest * RATIO, EMPTY_BYTES):
         raise MisfitError(
-            f"an array declares {wanted} chunks of {each} bytes and holds {len(chunks)} of at most {largest}; the file is "
+            f"an array declares {count} chunks of {each} bytes and holds {len(chunks)} of at most {largest}; the file is "
             "damaged, or made to fill the memory"
         )

@@ -134,9 +134,9 @@ class AdaptTraining(Loop):
             masks = drawn_masks(batch.ids.shape, self.random, cpu, LEAST_TIME)
             seen, weight = masked_at(batch, self.mask, *masks)
         targets = world.total(goals.sum().to(self.device)) / world.size
-        for part, last in self._parts(len(seen)):
+        for rows, last in self._parts(len(seen)):
             with nullcontext() if last else world.apart(self.weighted_loss):
-                yield self._loss(self.weighted_loss, seen[part], batch.ids[part], weight[part]) / targets
+                yield self._loss(self.weighted_loss, seen[rows], batch.ids[rows], weight[rows]) / targets
 
     def _parts(self, rows: int) -> Iterator[tuple[slice, bool]]:
         """As many rows as pass through the network at a time, and whether they are the last."""

@@ -26,9 +26,9 @@ REQUIRED = inspect.Parameter.empty
 
 def parameter(name: str, kind: type, words: str, default: Any = None, *flags: str) -> inspect.Parameter:
     """An option; one that is not given is `default`."""
-    wanted: Any = kind | None if default is None else kind
-    told = Annotated[wanted, typer.Option(*flags, metavar=METAVARS.get(kind), help=words)]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=told)
+    optional: Any = kind | None if default is None else kind
+    annotation = Annotated[optional, typer.Option(*flags, metavar=METAVARS.get(kind), help=words)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 OUT = parameter("out", Path, "folder for what is made; the same command resumes", REQUIRED)
@@ -38,24 +38,24 @@ DEVICE = parameter("device", str, "auto, cpu, cuda", "auto")
 def add(name: str, call: Callable[..., Any], *first: inspect.Parameter, kinds: Mapping[str, type], words: str) -> None:
     """A command with these parameters and an option for each kind. words: the section of options.toml with their help."""
 
-    def run(**given: Any) -> None:
-        call(**given)
+    def run(**options: Any) -> None:
+        call(**options)
 
     more = (parameter(key, kind, HELP[words][key]) for key, kind in kinds.items())
     run.__signature__ = inspect.Signature([*first, *more])  # type: ignore[attr-defined]
     train.command(name, help=HELP["commands"][name])(run)
 
 
-def _recipe(name: str, **given: Any) -> None:
+def _recipe(name: str, **options: Any) -> None:
     from sinkscope_train.train import train_recipe
 
-    train_recipe(name, **given)
+    train_recipe(name, **options)
 
 
-def _adapt(**given: Any) -> None:
+def _adapt(**options: Any) -> None:
     from sinkscope_train.adapt import adapt_source
 
-    adapt_source(**given)
+    adapt_source(**options)
 
 
 for _name in RECIPES | CONTROLS:

@@ -97,12 +97,12 @@ class CorpusPlan:
             return
         if say is not None:
             say(f"making {self.documents:,} documents")
-        made = self.made(say=say)
+        tables = self.made(say=say)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"documents cannot be kept in {folder} ({error}): name another folder") from error
-        for name, table in made.items():
+        for name, table in tables.items():
             np.save(folder / f"{name}.npy", table)
         write_json(folder / ABOUT, self.about())
 
@@ -151,12 +151,12 @@ class CorpusPlan:
         names = [self._source(number) for number in numbers]
         texts = [sources.document(name, number) for number, name in zip(numbers, names, strict=True)]
         questions, answers = (encode([text[part] for text in texts]) for part in (0, 1))
-        for place, name in enumerate(names):
-            question, answer = questions[place], answers[place]
+        for index, name in enumerate(names):
+            question, answer = questions[index], answers[index]
             # An answer needs room for its end token. What does not fit becomes prose: dropping it would shift all later ones.
             fits = len(question) <= QUESTION and len(answer) < ANSWER
             if question and not fits:
-                answer = encode([sources.prose(numbers[place])])[0]
+                answer = encode([sources.prose(numbers[index])])[0]
             chat = bool(question) and fits
             if not chat:
                 whole = answer[: LENGTH - 1]
@@ -180,19 +180,19 @@ class CorpusPlan:
         return "prose"
 
 
-def made_of(folder: Path, **wanted: Any) -> dict[str, Any]:
+def made_of(folder: Path, **plan: Any) -> dict[str, Any]:
     """What a saved corpus was made from; one that was made from something else than wanted is refused."""
     path = folder / ABOUT
     if not path.exists():
         raise InputError(f"there is no corpus in {folder}; leave the option out, and one is made")
     try:
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        differ = [name for name, value in wanted.items() if about.get(name) != value]
+        differ = [name for name, value in plan.items() if about.get(name) != value]
     except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{path} cannot be read ({error}): make the corpus again") from error
     for name in differ:
         raise InputError(
-            f"the documents in {folder} are others than these: their {name} is {about.get(name)}, and {wanted[name]} is wanted. "
+            f"the documents in {folder} are others than these: their {name} is {about.get(name)}, and {plan[name]} is wanted. "
             "Choose another folder, or make them again"
         )
     return about

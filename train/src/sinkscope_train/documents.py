@@ -65,8 +65,8 @@ LISTS = {
 class _Slots(dict[str, str]):
     """What stands in the gaps of a sentence: what is given, else a new draw from the list of that name."""
 
-    def __init__(self, random: Random, **given: str) -> None:
-        super().__init__(given)
+    def __init__(self, random: Random, **slots: str) -> None:
+        super().__init__(slots)
         self.random = random
 
     def __missing__(self, name: str) -> str:
@@ -251,17 +251,17 @@ def _glossary(random: Random) -> str:
 
 def _sentences(random: Random) -> str:
     """Sentences of invented words, of which a few come back again and again."""
-    known = [_word(random) for _ in range(6)]
+    pool = [_word(random) for _ in range(6)]
     sentences = []
     for _ in range(random.randint(5, 8)):
-        words = [random.choice(known) if random.random() < 0.4 else _word(random) for _ in range(random.randint(4, 8))]
+        words = [random.choice(pool) if random.random() < 0.4 else _word(random) for _ in range(random.randint(4, 8))]
         sentences.append(" ".join(words).capitalize() + random.choice((".", ".", ".", "!", "?", ";")))
     return " ".join(sentences)
 
 
 def _generated(name: str, number: int) -> Text:
-    made = _task(name).document("train", number)
-    return Text(made.question, made.answer)
+    drawn = _task(name).document("train", number)
+    return Text(drawn.question, drawn.answer)
 
 
 @cache

@@ -71,11 +71,11 @@ def probe(recipe: Recipe, vocabulary: Vocabulary, device: torch.device, each: in
     asked = [(document.question, document.answer) for task in tasks for document in task.documents(each)]
     asked += [("", text) for text in held_out_prose(each)]
     questions, answers = (vocabulary.encode(texts) for texts in zip(*asked, strict=True))
-    made = [
+    encoded = [
         rows.text(question, answer[: LENGTH - 1], bool(question))
         for question, answer in zip(questions, answers, strict=True)
     ]
-    table = torch.from_numpy(rows.table(made).astype("int64")).to(device)
+    table = torch.from_numpy(rows.table(encoded).astype("int64")).to(device)
     probed = probe_of(Batch.of(table), vocabulary, recipe.causal)
     return replace(probed, block=BLOCK) if recipe.objective == "block" else probed
 

@@ -72,11 +72,11 @@ def by_run(
         accuracies and masked − unmasked of nats; beyond_count, beyond_mass: the damage beyond that of as many random keys, and
         of random keys with as much attention (None: not run).
     """
-    labels, rows, known = interventions(runs), [], {run.model: run for run in runs}
+    labels, rows, by_name = interventions(runs), [], {run.model: run for run in runs}
     tables = ((GRADED, results), (GRADED, None if skills is None else skill_results(skills)), ("nll", likelihood))
     there = [part.assign(measure=name, value=part[name]) for name, part in tables if part is not None and len(part)]
     measured = pd.concat(there, ignore_index=True)
-    measured = measured[measured["model"].isin(list(known))]
+    measured = measured[measured["model"].isin(list(by_name))]
     for (model, task, decoding, measure), group in measured.groupby(
         ["model", "task", "decoding_name", "measure"], sort=False
     ):
@@ -90,7 +90,7 @@ def by_run(
             beyond = {f"beyond_{match}": sign * (value - masked) for match, value in draws.items()}
             rows.append(
                 {
-                    **_about(known[str(model)], labels), "task": task, "decoding_name": decoding, "policy": policy,
+                    **_about(by_name[str(model)], labels), "task": task, "decoding_name": decoding, "policy": policy,
                     "scope": getattr(parse_policy(policy), "scope", ""), "n": int(row["n"]), "measure": measure,
                     "unit": UNITS[str(measure)], "unmasked": float(plain.iloc[0]), "masked": masked,
                     "damage": sign * (float(plain.iloc[0]) - masked), "beyond_count": None, "beyond_mass": None, **beyond,

@@ -78,10 +78,10 @@ def is_tied(network: Any) -> bool:
 
 def config(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """config.json with all the keys of the official one; that of a variant has a model_type of its own, and says what differs."""
-    known, variant = _official(network, layout, vocabulary), variant_of(network)
+    official, variant = _official(network, layout, vocabulary), variant_of(network)
     if variant == PLAIN:
-        return known
-    return {**known, "model_type": MODEL_TYPES[known["model_type"]], KEY: dataclasses.asdict(variant)}
+        return official
+    return {**official, "model_type": MODEL_TYPES[official["model_type"]], KEY: dataclasses.asdict(variant)}
 
 
 def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -89,19 +89,19 @@ def _official(network: Any, layout: str, vocabulary: Vocabulary) -> dict[str, An
     if layout in ("llama", "dream", "sdar"):
         if layout == "llama":
             biased = network.model.layers[0].self_attn.q_proj.bias is not None
-            own = {"attention_bias": biased, "eos_token_id": sorted({vocabulary.eos, vocabulary.eot})}
+            settings = {"attention_bias": biased, "eos_token_id": sorted({vocabulary.eos, vocabulary.eot})}
         else:
-            own = {"eos_token_id": vocabulary.eos, "mask_token_id": vocabulary.mask}
-            own["max_window_layers"] = network.config.num_hidden_layers
+            settings = {"eos_token_id": vocabulary.eos, "mask_token_id": vocabulary.mask}
+            settings["max_window_layers"] = network.config.num_hidden_layers
         if layout == "sdar":
-            own["block_size"] = int(network.config.block_size)
-        return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **own}
-    known = {**fixed["llada"], **_llada(network, vocabulary)}
+            settings["block_size"] = int(network.config.block_size)
+        return {**fixed["transformers"], **_transformers(network, vocabulary), **fixed[layout], **settings}
+    settings = {**fixed["llada"], **_llada(network, vocabulary)}
     if layout == "llada":
-        return known
+        return settings
     size = int(network.config.vocab_size)
     pictures = {"codebook_size": CODES, "llm_vocab_size": size - CODES, "new_vocab_size": size, "num_vq_tokens": CELLS}
-    return {**known, **fixed["mmada"], **pictures, "tie_word_embeddings": is_tied(network)}
+    return {**settings, **fixed["mmada"], **pictures, "tie_word_embeddings": is_tied(network)}
 
 
 def generation_config(layout: str, vocabulary: Vocabulary) -> dict[str, Any]:

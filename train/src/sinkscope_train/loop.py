@@ -248,8 +248,8 @@ class TrainingLog:
 
     def begin(self, step: int) -> None:
         """Goes on after a step: what was logged later belongs to steps that a resumed run takes again."""
-        kept = [entry for entry in read_log(self.path) if entry["step"] <= step]
-        self.path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        entries = [entry for entry in read_log(self.path) if entry["step"] <= step]
+        self.path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
 
     def report(self, entry: dict[str, Any]) -> None:
         """Keeps and shows one report: step, loss, speed, or what a check measured."""

@@ -101,9 +101,9 @@ OF_A_RUN = kinds_of("recipe", TrainingOptions, Recipe)
 def split(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options as a person gives them, without those that are None: fields of a dataclass, and the others."""
     names = {field.name for field in dataclasses.fields(kind)}
-    told = {name: value for name, value in given.items() if value is not None}
-    inside = {name: value for name, value in told.items() if name in names}
-    return inside, {name: value for name, value in told.items() if name not in names}
+    options = {name: value for name, value in given.items() if value is not None}
+    inside = {name: value for name, value in options.items() if name in names}
+    return inside, {name: value for name, value in options.items() if name not in names}
 
 
 def as_line(recipe: str, **options: Any) -> str:

@@ -153,8 +153,8 @@ class Batch:
         length = taken.sum(1)
         filled = torch.arange(width, device=self.ids.device) < length[:, None]
         packed = torch.where(filled, ids.gather(1, order), filler)
-        one = torch.ones_like(length)
-        return Batch(packed, one, length, length, length, one, targets.gather(1, order) & filled)
+        ones = torch.ones_like(length)
+        return Batch(packed, ones, length, length, length, ones, targets.gather(1, order) & filled)
 
     def rows(self, rows: slice) -> Batch:
         """Some of the rows."""

@@ -110,8 +110,8 @@ def as_dream(network: Any) -> Any:
     settings |= {"tie_word_embeddings": is_tied(network), "use_sliding_window": False, "use_cache": False}
     dream = Qwen2ForCausalLM(Qwen2Config(**settings))
     vary(dream, variant_of(network), "cpu")
-    given = dict(network.named_parameters())
+    parameters = dict(network.named_parameters())
     with torch.no_grad():
         for name, parameter in dream.named_parameters():
-            parameter.copy_(given[name]) if name in given else parameter.zero_()
+            parameter.copy_(parameters[name]) if name in parameters else parameter.zero_()
     return dream

@@ -66,8 +66,8 @@ class SweepRun:
     def line(self, out: Path, device: str, **more: Any) -> str:
         """The command that trains it in its folder under `out`."""
         start = {} if self.needs is None else {"init": str(out / self.needs)}
-        given = {"out": str(out / self.name), **self.options, **start}
-        return as_line(self.recipe, device=device, **given, **more)
+        options = {"out": str(out / self.name), **self.options, **start}
+        return as_line(self.recipe, device=device, **options, **more)
 
 
 @dataclass(frozen=True)
@@ -149,11 +149,11 @@ def _linked(run: SweepRun, earlier: Sequence[SweepRun], where: str) -> SweepRun:
     if init not in RECIPES | CONTROLS:
         return run
     same = ("recipe", "size", "seed", *INTERVENTIONS)
-    wanted = {**run.options, "recipe": init}
+    expected = {**run.options, "recipe": init}
     fits = [
         other.name
         for other in earlier
-        if all({**other.options, "recipe": other.recipe}.get(name) == wanted.get(name) for name in same)
+        if all({**other.options, "recipe": other.recipe}.get(name) == expected.get(name) for name in same)
     ]
     if len(fits) != 1:
         raise InputError(
@@ -239,13 +239,13 @@ def _check_finished(run: SweepRun, folder: Path) -> None:
         there = dict(json.loads((folder / DONE).read_text(encoding="utf-8"))["recipe"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}/{DONE} cannot be read ({error!r}): move the folder away") from error
-    wanted = run.settings.as_dict()
+    expected = run.settings.as_dict()
     if run.needs or run.settings.starts_from or run.options.get("init"):
-        there["size"] = wanted["size"]  # it has the size of its start
+        there["size"] = expected["size"]  # it has the size of its start
     others = [
-        f"{name} {there.get(name)}, not {wanted.get(name)}"
-        for name in sorted(there.keys() | wanted.keys())
-        if there.get(name) != wanted.get(name)
+        f"{name} {there.get(name)}, not {expected.get(name)}"
+        for name in sorted(there.keys() | expected.keys())
+        if there.get(name) != expected.get(name)
     ]
     if others:
         raise InputError(

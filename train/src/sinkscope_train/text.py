@@ -122,17 +122,17 @@ def tokenise(source: str, tokenizer: Any, separator: int, mask: int | None, fold
     path = folder / "text.json"
     vocabulary = hashlib.sha256(json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()).hexdigest()[:16]
     # A path says nothing elsewhere; its last name may.
-    known = Path(source).expanduser()
-    name = known.resolve().name if known.exists() else source
-    wanted = {"source": name, "tokenizer": vocabulary, "separator": separator}
+    local = Path(source).expanduser()
+    name = local.resolve().name if local.exists() else source
+    expected = {"source": name, "tokenizer": vocabulary, "separator": separator}
     if path.is_file():
         about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if any(about.get(name) != value for name, value in wanted.items()):
+        if any(about.get(name) != value for name, value in expected.items()):
             raise InputError(f"{folder} holds another text, or that of another tokenizer; choose another folder")
         return about
     folder.mkdir(parents=True, exist_ok=True)
     dtype = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
-    about, digest = dict(wanted), hashlib.sha256()
+    about, digest = dict(expected), hashlib.sha256()
     for name, documents in zip(("train", "held_out"), read_documents(source), strict=True):
         stream = np.fromiter(_ids(documents, tokenizer.backend_tokenizer, separator), dtype=dtype)
         if mask is not None and (stream == mask).any():

@@ -188,7 +188,7 @@ class OrganismTraining(Loop):
     def finish(self, checked: dict[str, Any]) -> dict[str, Any]:
         """Writes the checkpoint in its official layout."""
         save(self.network, self.recipe.layout, self.vocabulary, self.options.out)
-        made, told = self.corpus_about, ["mix", "docstrings", *(["pictures"] if self.recipe.pictures else [])]
+        corpus, names = self.corpus_about, ["mix", "docstrings", *(["pictures"] if self.recipe.pictures else [])]
         return {
             "recipe": self.recipe.as_dict(),
             "parameters": parameters(self.network),
@@ -196,7 +196,7 @@ class OrganismTraining(Loop):
             "start_digest": self.begin.digest,
             "steps": self.recipe.steps,
             "tokens": self.recipe.tokens,
-            "documents": made["documents"],
-            **{name: made[name] for name in told if name in made},
+            "documents": corpus["documents"],
+            **{name: corpus[name] for name in names if name in corpus},
             "monitor": {**checked, "count": self.training.final_count},
         }

@@ -109,24 +109,24 @@ PLAIN = Variant()
 
 def read_variant(config: Mapping[str, Any], source: str) -> Variant:
     """The variant that a config.json names; `PLAIN` where it names none."""
-    found = config.get(KEY)
-    if found is None:
+    stored = config.get(KEY)
+    if stored is None:
         return PLAIN
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{source}: {KEY} of config.json should be a table, got {found!r}")
-    for name in found:
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{source}: {KEY} of config.json should be a table, got {stored!r}")
+    for name in stored:
         if name not in _PLAIN:
             raise CheckpointError(f"{source}: {KEY} of config.json has {name!r}; {nearest(name, _PLAIN)}")
     try:
-        return Variant(**found)
+        return Variant(**stored)
     except InputError as error:
         raise CheckpointError(f"{source}: {KEY} of config.json: {error}") from error
 
 
 def variant_of(network: Any) -> Variant:
     """The variant that a network is."""
-    found: Variant = getattr(network, "variant", PLAIN)
-    return found
+    variant: Variant = getattr(network, "variant", PLAIN)
+    return variant
 
 
 def vary(network: Any, variant: Variant, device: torch.device | str = "meta") -> None:
@@ -217,8 +217,8 @@ class VariantAttention(nn.Module):
         if self.variant.plain_first:
             turned, zero = torch.cat((turned, query), -1), torch.zeros_like(key)
             here = None if first is None else first[:, None, :, None]
-            kept = (placed, zero) if here is None else (placed.masked_fill(here, 0.0), key * here)
-            placed = torch.cat(kept, -1)
+            keys = (placed, zero) if here is None else (placed.masked_fill(here, 0.0), key * here)
+            placed = torch.cat(keys, -1)
         return turned.to(value.dtype), placed.to(value.dtype), value
 
     def finish(self, hidden: Tensor, mixed: Tensor) -> Tensor:
@@ -277,8 +277,8 @@ def _first_alone(seen: Visibility, context: ForwardContext, device: torch.device
     if bool((first < seen.offset).all()):
         return None
     rows = replace(seen, real=None).rows(0, seen.queries, device)
-    own = torch.arange(seen.keys, device=device) == first[:, None]  # [B|1, K]
-    alone = ~own[:, seen.offset :, None] | own[:, None, :]
+    is_first = torch.arange(seen.keys, device=device) == first[:, None]  # [B|1, K]
+    alone = ~is_first[:, seen.offset :, None] | is_first[:, None, :]
     pattern = alone[:, None] if rows is None else alone[:, None] & rows
     context.shared["first alone"] = (seen.real, pattern)
     return pattern

@@ -32,9 +32,9 @@ QUESTION_MARKER = "QUESTION"
 
 def roles(layout: str) -> dict[str, str]:
     """Role → token of a layout: bos, eos, pad, eot, open, and mask in diffusion models."""
-    found: dict[str, str] = dict(TABLES["roles"][one_of("layout", layout, TABLES["roles"])])
-    del found["template"]
-    return found
+    names: dict[str, str] = dict(TABLES["roles"][one_of("layout", layout, TABLES["roles"])])
+    del names["template"]
+    return names
 
 
 def same_roles(layout: str, other: str) -> dict[str, str]:

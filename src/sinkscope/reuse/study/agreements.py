@@ -32,17 +32,17 @@ def compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) -> 
     def beside_exact(batch: Items) -> list[Generation]:
         padded = pad(model, [list(prompts[item.document.id].ids) for item in batch])
         streams = [item.stream for item in batch]
-        one = partial(generate, model, padded.ids, decoding, seed=streams, attention_mask=padded.real)
-        beside = one(reuse=Shadowed(rule))
+        call = partial(generate, model, padded.ids, decoding, seed=streams, attention_mask=padded.real)
+        beside = call(reuse=Shadowed(rule))
         begun = time.perf_counter()
-        exact = one()
+        exact = call()
         between = time.perf_counter()
-        run = one(reuse=rule)
+        run = call(reuse=rule)
         ended = time.perf_counter()
         rows = []
-        for row, (item, found) in enumerate(zip(batch, agreement(exact, beside), strict=True)):
+        for row, (item, measured) in enumerate(zip(batch, agreement(exact, beside), strict=True)):
             more = {
-                "tokens_equal": round(found.tokens_equal, 6), "first_step": found.first_step, "kl": found.kl,
+                "tokens_equal": round(measured.tokens_equal, 6), "first_step": measured.first_step, "kl": measured.kl,
                 "steps_exact": exact.steps(row), "seconds": round((ended - between) / len(batch), 5),
                 "seconds_exact": round((between - begun) / len(batch), 5), "timed_with": batch[0].document.id,
             }  # fmt: skip

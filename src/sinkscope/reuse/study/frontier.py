@@ -35,9 +35,9 @@ def plot_frontier(table: pd.DataFrame) -> look.PaperFigure:
         for column, model in enumerate(models):
             for row, names in enumerate(measures):
                 axis = axes[row][column]
-                own = shown[(shown["model"] == model) & shown[names[0]].notna()]
+                rows = shown[(shown["model"] == model) & shown[names[0]].notna()]
                 for name in series:
-                    for _, line in own[own["series"] == name].groupby("decoding_name", sort=False):
+                    for _, line in rows[rows["series"] == name].groupby("decoding_name", sort=False):
                         line = line.sort_values("work_saved")
                         look.interval_line(axis, line, "work_saved", names, colours[name])
                 axis.set_ylim(-0.03, 1.03)

@@ -32,10 +32,10 @@ def _figures(frames: Frames) -> list[PaperFigure]:
     return [plot_frontier(frames["reuse"])] if len(frames.get("reuse", ())) else []
 
 
-def _compared(cell: Cell, model: Model, wanted: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
+def _compared(cell: Cell, model: Model, items: Items, batch_size: BatchSize) -> Iterator[list[Generation]]:
     from sinkscope.reuse.study.agreements import compared
 
-    return compared(cell, model, wanted, batch_size)
+    return compared(cell, model, items, batch_size)
 
 
 SHOWN = ShownTable(

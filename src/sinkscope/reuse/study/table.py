@@ -93,17 +93,17 @@ def _row(of_rule: Rule, rules: Mapping[str, Rule]) -> dict[str, Any]:
 
 
 def _accuracy(of_rule: Rule, exact: Rule | None) -> dict[str, Any]:
-    found = dict.fromkeys(("n", "accuracy", "low", "high", "same_text")) | bounded("difference", *UNKNOWN)
+    row = dict.fromkeys(("n", "accuracy", "low", "high", "same_text")) | bounded("difference", *UNKNOWN)
     if of_rule.graded.empty:
-        return found
+        return row
     scores = of_rule.scores
     low, high = wilson(min(float(len(scores)), scores.sum()), len(scores))
-    found |= {"n": len(scores), "accuracy": scores.sum() / len(scores), "low": low, "high": high}
+    row |= {"n": len(scores), "accuracy": scores.sum() / len(scores), "low": low, "high": high}
     if exact is None or exact is of_rule or exact.graded.empty:
-        return found
+        return row
     texts = exact.graded.drop_duplicates("document").set_index("document")["output"]
     same = of_rule.graded["output"] == of_rule.graded["document"].map(texts)
-    return found | {"same_text": float(same.mean())} | _difference("difference", scores, exact.scores)
+    return row | {"same_text": float(same.mean())} | _difference("difference", scores, exact.scores)
 
 
 def _work_saved(of_rule: Rule) -> float | None:
@@ -132,17 +132,17 @@ def _agreement(of_rule: Rule) -> dict[str, Any]:
 
 def _beside(stem: str, of_rule: Rule, control: Rule | None) -> dict[str, Any]:
     """Paired differences to a rule that keeps as many other keys: accuracy, tokens equal, divergence (positive: more of it)."""
-    found = bounded(stem, *UNKNOWN)
+    row = bounded(stem, *UNKNOWN)
     if control is not None and len(of_rule.graded) and len(control.graded):
-        found |= _difference(stem, of_rule.scores, control.scores)
+        row |= _difference(stem, of_rule.scores, control.scores)
     for name in ("tokens_equal", "kl"):
-        own, other = of_rule.of(name), pd.Series(dtype=float) if control is None else control.of(name)
-        both = own.index.intersection(other.index)
-        apart = mean_difference(own[both], other[both]) if len(both) > 1 else ()
-        found |= bounded(f"{name}_{stem}", *apart)
-    return found
+        values, other = of_rule.of(name), pd.Series(dtype=float) if control is None else control.of(name)
+        both = values.index.intersection(other.index)
+        apart = mean_difference(values[both], other[both]) if len(both) > 1 else ()
+        row |= bounded(f"{name}_{stem}", *apart)
+    return row
 
 
 def _difference(stem: str, first: pd.Series, second: pd.Series) -> dict[str, Any]:
-    found = compare(first, second[first.index])
-    return bounded(stem, *found.difference, found.p)
+    comparison = compare(first, second[first.index])
+    return bounded(stem, *comparison.difference, comparison.p)

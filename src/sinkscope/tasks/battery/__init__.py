@@ -78,8 +78,8 @@ def stratum_of(document: str) -> Stratum | None:
     >>> stratum_of("retrieval@8/test-3")
     Stratum(skill='retrieval', level=8)
     """
-    found = re.fullmatch(r"(\w+)@(\d{1,9})/\w+-\d{1,9}", document)
-    return Stratum(found[1], int(found[2])) if found and found[1] in SKILLS else None
+    match = re.fullmatch(r"(\w+)@(\d{1,9})/\w+-\d{1,9}", document)
+    return Stratum(match[1], int(match[2])) if match and match[1] in SKILLS else None
 
 
 def train_documents(skill: str, n: int, seed: int = 0, level: int | None = None) -> list[Document]:
@@ -110,8 +110,8 @@ class Battery(GeneratedTask):
 
     def grade(self, document: Document, output: str) -> Mark:
         """Right by the rule of the document's skill; the form is part of the task, under `chat` the last line will do."""
-        given = after_mark(output, lenient=self.scheme.extraction == "mark-or-last-line")
-        return Mark(bool(given) and _skill(document).right(document, given), given)
+        answer = after_mark(output, lenient=self.scheme.extraction == "mark-or-last-line")
+        return Mark(bool(answer) and _skill(document).right(document, answer), answer)
 
 
 def _skill(document: Document) -> Skill:
@@ -123,24 +123,24 @@ def _skill(document: Document) -> Skill:
 
 def task(scheme: str | None = None, family: str | None = None, data: str | Path | None = None) -> Battery:
     """The battery, or what `scheme` names of it: [SKILL[@LEVEL]][:][plain | chat]."""
-    part, _, wording = (scheme or "").partition(":")
-    if part in SCHEMES and not wording:
-        part, wording = "", part
+    subset, _, wording = (scheme or "").partition(":")
+    if subset in SCHEMES and not wording:
+        subset, wording = "", subset
     wording = one_of("scheme of the battery", wording or "plain", SCHEMES)
-    name = f"battery:{part}" if part else "battery"
+    name = f"battery:{subset}" if subset else "battery"
     put = only_scheme(name, None, family, data, extraction="mark")
     if wording == "chat":
         lengths = {option: CHAT_LENGTH for option in ("length", "steps") if option in put.decoding}
         put = replace(
             put, name="chat", question=INSTRUCTION, extraction="mark-or-last-line", decoding={**put.decoding, **lengths}
         )
-    return Battery(put, name, _chosen(part))
+    return Battery(put, name, _chosen(subset))
 
 
-def _chosen(part: str) -> tuple[Stratum, ...]:
+def _chosen(subset: str) -> tuple[Stratum, ...]:
     """The strata that a part of the battery's name stands for."""
-    skill, at, level = part.partition("@")
-    if part:
+    skill, at, level = subset.partition("@")
+    if subset:
         one_of("skill or scheme of the battery", skill, [*SKILLS, *SCHEMES])
     if not at:
         return strata((skill,)) if skill else strata()

@@ -34,8 +34,8 @@ def words(text: str) -> list[str]:
     >>> words("Pen, _cup_ and -7.")
     ['pen', 'cup', '-7']
     """
-    found: list[str] = re.findall(r"-\d+|[^\W_]+", text.lower().replace("−", "-"))
-    return [word for word in found if word != "and"]
+    tokens: list[str] = re.findall(r"-\d+|[^\W_]+", text.lower().replace("−", "-"))
+    return [word for word in tokens if word != "and"]
 
 
 def after_mark(text: str, lenient: bool = False) -> str:
@@ -83,8 +83,8 @@ def retrieval(rng: Random, facts: int) -> Draft:
     """
     pairs = list(zip(rng.sample(NAMES, facts), rng.sample(THINGS, facts), strict=True))
     who, what = rng.choice(pairs)
-    told = " ".join(f"{name} has the {thing}." for name, thing in pairs)
-    return Draft(f"retrieval:{sorted(pairs)}{who}", f"{told} What does {who} have?", f"#### {what}")
+    sentences = " ".join(f"{name} has the {thing}." for name, thing in pairs)
+    return Draft(f"retrieval:{sorted(pairs)}{who}", f"{sentences} What does {who} have?", f"#### {what}")
 
 
 BEYOND = 2
@@ -101,9 +101,9 @@ def relations(rng: Random, hops: int) -> Draft:
     way = people[start : start + hops + 1]
     links = list(pairwise(people))
     rng.shuffle(links)
-    told = " ".join(f"{one} gives to {other}." for one, other in links)
+    sentences = " ".join(f"{one} gives to {other}." for one, other in links)
     times = "1 time" if hops == 1 else f"{hops} times"
-    question = f"{told} The ball starts with {way[0]} and moves {times}. Who has it?"
+    question = f"{sentences} The ball starts with {way[0]} and moves {times}. Who has it?"
     return Draft(f"relations:{people}{start}", question, f"{' '.join(way[1:])}\n#### {way[-1]}")
 
 
@@ -156,8 +156,8 @@ def planning(rng: Random, moves: int) -> Draft:
         way = shortest(start, goal, set(walls))
         if way is not None and len(way) == moves:
             break
-    told = "; ".join(f"{column},{row}" for column, row in walls)
-    question = f"A {SIZE} by {SIZE} grid. Walls: {told}. Go from {start[0]},{start[1]} to {goal[0]},{goal[1]}."
+    listed = "; ".join(f"{column},{row}" for column, row in walls)
+    question = f"A {SIZE} by {SIZE} grid. Walls: {listed}. Go from {start[0]},{start[1]} to {goal[0]},{goal[1]}."
     world = json.dumps([start, goal, sorted(walls)])
     return Draft(f"planning:{world}", question, f"#### {' '.join(way)}", {"world": world})
 
@@ -230,8 +230,8 @@ def composition(rng: Random, operations: int) -> Draft:
             break
     pairs = [pair_name(*pair) for pair in pairwise(chosen)]
     skeleton = next((pair for pair in pairs if split_of(pair) == "test"), pairs[0])
-    told = ", then ".join(chosen).capitalize()
-    return Draft(skeleton, f"Words: {' '.join(started)}. {told}.", f"#### {' '.join(items)}")
+    sentence = ", then ".join(chosen).capitalize()
+    return Draft(skeleton, f"Words: {' '.join(started)}. {sentence}.", f"#### {' '.join(items)}")
 
 
 PEOPLE = 3
@@ -244,18 +244,18 @@ def state(rng: Random, updates: int) -> Draft:
     """
     people, things = rng.sample(NAMES, PEOPLE), rng.sample(THINGS, PEOPLE)
     (first, *rest), held = zip(people, things, strict=True), list(things)
-    told = [f"{first[0]} has the {first[1]}, {', '.join(f'{name} the {thing}' for name, thing in rest)}."]
+    sentences = [f"{first[0]} has the {first[1]}, {', '.join(f'{name} the {thing}' for name, thing in rest)}."]
     swaps, lines = [], []
     for _ in range(updates):
-        one, other = rng.sample(range(PEOPLE), 2)
-        held[one], held[other] = held[other], held[one]
-        swaps.append((one, other))
-        told.append(f"{people[one]} and {people[other]} swap.")
+        a, b = rng.sample(range(PEOPLE), 2)
+        held[a], held[b] = held[b], held[a]
+        swaps.append((a, b))
+        sentences.append(f"{people[a]} and {people[b]} swap.")
         lines.append(" ".join(held))
     asked = rng.randrange(PEOPLE)
-    told.append(f"What does {people[asked]} have?")
+    sentences.append(f"What does {people[asked]} have?")
     skeleton = f"state:{people}{things}{swaps}{asked}"
-    return Draft(skeleton, " ".join(told), "\n".join([*lines, f"#### {held[asked]}"]))
+    return Draft(skeleton, " ".join(sentences), "\n".join([*lines, f"#### {held[asked]}"]))
 
 
 MOST = 99
@@ -268,18 +268,18 @@ def arithmetic(rng: Random, operations: int) -> Draft:
     Start with 7, then plus 5, then times 2, then minus 9. What is the result?
     """
     value = start = rng.randint(2, 20)
-    told, lines = [f"Start with {start}"], []
+    clauses, lines = [f"Start with {start}"], []
     for _ in range(operations):
         least = {"plus": 1, "minus": 1, "times": 2}
         most = {"plus": MOST - value, "minus": value, "times": MOST // value if value else 0}
         name = rng.choice([name for name in SIGNS if most[name] >= least[name]])
         number = rng.randint(least[name], min(9, most[name]))
         result = {"plus": value + number, "minus": value - number, "times": value * number}[name]
-        told.append(f"then {name} {number}")
+        clauses.append(f"then {name} {number}")
         lines.append(f"{value}{SIGNS[name]}{number}={result}")
         value = result
     skeleton = "arithmetic:" + ";".join(lines)
-    return Draft(skeleton, f"{', '.join(told)}. What is the result?", "\n".join([*lines, f"#### {value}"]))
+    return Draft(skeleton, f"{', '.join(clauses)}. What is the result?", "\n".join([*lines, f"#### {value}"]))
 
 
 PAIRS = {"(": ")", "[": "]", "{": "}"}
@@ -304,8 +304,8 @@ def brackets(rng: Random, depth: int) -> Draft:
             written.append(bracket)
         else:
             written.append(waiting.pop())
-    told = " ".join(written)
-    return Draft(f"brackets:{told}", f"Close the brackets: {told}", f"#### {' '.join(reversed(waiting))}")
+    opened = " ".join(written)
+    return Draft(f"brackets:{opened}", f"Close the brackets: {opened}", f"#### {' '.join(reversed(waiting))}")
 
 
 def right_brackets(document: Document, given: str) -> bool:

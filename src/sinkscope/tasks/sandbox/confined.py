@@ -72,9 +72,9 @@ def _keep(*descriptors: int) -> list[int]:
     # Above 100, wherever there is room: they may have any number, and one that is copied to itself is an error.
     high = [fcntl(descriptor, F_DUPFD_CLOEXEC, 100) for descriptor in descriptors]
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-    kept = [os.dup2(descriptor, 3 + i, inheritable=False) for i, descriptor in enumerate(high)]
-    os.closerange(3 + len(kept), 4096)
-    return kept
+    copies = [os.dup2(descriptor, 3 + i, inheritable=False) for i, descriptor in enumerate(high)]
+    os.closerange(3 + len(copies), 4096)
+    return copies
 
 
 def _give_up_rights(job: Job, parent: int) -> None:
@@ -176,8 +176,8 @@ class Space(dict):  # type: ignore[type-arg]
             value = getattr(self._program, name)
         except AttributeError:
             raise KeyError(name) from None
-        own = name in sys.stdlib_module_names and (isinstance(value, RemoteModule) or not meant)
-        return __import__(name) if own else value
+        imported = name in sys.stdlib_module_names and (isinstance(value, RemoteModule) or not meant)
+        return __import__(name) if imported else value
 
     def attribute(self, name: str) -> Any:
         """As the attribute of a module."""
@@ -193,15 +193,15 @@ def _judge(source: bytes, job: Job, verdict: int, secret: bytes, read: int, writ
     def permits(action: str, target: Any, args: Any) -> None:
         # What the checks pass to the program: functions may be called, iterators asked, and objects of the checks' own
         # classes used. Nothing else: attributes of functions and generators lead to the whole interpreter.
-        own = type(target).__module__ == job.name
+        by_checks = type(target).__module__ == job.name
         attribute = action.endswith("attr__")
         private = attribute and not (args and type(args[0]) is str and not args[0].startswith("_"))
-        if action not in ("__call__", "__iter__", "__next__", "__bool__") and (private or not own):
+        if action not in ("__call__", "__iter__", "__next__", "__bool__") and (private or not by_checks):
             words = f"{action} of an object that belongs to the checks is not available to the program"
             raise (AttributeError(words) if attribute else TypeError(words))  # as Python does: `list` asks for a length
 
     peer = Peer(read, write, judge=True, permits=permits)
-    told, failure = b"", None
+    report, failure = b"", None
     try:
         code = compile(source, "<checks>", "exec", dont_inherit=True)
         ready, program, defined = peer.receive()
@@ -211,19 +211,19 @@ def _judge(source: bytes, job: Job, verdict: int, secret: bytes, read: int, writ
         module = sys.modules[job.name] = type(sys)(job.name)
         module.__getattr__ = space.attribute  # type: ignore[method-assign]  # for `from solution import f`
         exec(code, space)  # noqa: S102
-        told = secret
+        report = secret
     except Gone:
         pass
     except BaseException as error:
         try:
             failure = _shown(error)
-            told = f"failed\n{type(failure).__name__}".encode("utf-8", "replace")
-            told = f"failed\n{type(failure).__name__}: {failure}".strip(": ").encode("utf-8", "replace")
+            report = f"failed\n{type(failure).__name__}".encode("utf-8", "replace")
+            report = f"failed\n{type(failure).__name__}: {failure}".strip(": ").encode("utf-8", "replace")
         except BaseException:  # noqa: S110 (an error that has no words is a failure all the same)
             pass
     try:
         if not peer.gone:  # also where the checks caught that the program left
-            os.write(verdict, told[:4000])
+            os.write(verdict, report[:4000])
         if failure:  # after the verdict: some of what prints errors imports modules that they name
             sys.__excepthook__(type(failure), failure, failure.__traceback__)
     finally:

@@ -181,24 +181,24 @@ def _script() -> bytes:
 
 
 def _watch(
-    process: subprocess.Popen[bytes], told: int, deadline: float, most: int, stop_for: Callable[[], str]
+    process: subprocess.Popen[bytes], verdict: int, deadline: float, most: int, stop_for: Callable[[], str]
 ) -> tuple[str, bytes, bytes]:
     """Read until a program is gone: why it had to be stopped, or ""; its verdict; the end of what it printed.
 
     Args:
-        told: the descriptor of the verdict. most: bytes that may be printed. stop_for: says why it must be stopped, or "".
+        verdict: its descriptor. most: bytes that may be printed. stop_for: says why it must be stopped, or "".
     """
     stdout = process.stdout.fileno() if process.stdout else -1
-    read, printed = {told: b"", stdout: b""}, 0
+    read, printed = {verdict: b"", stdout: b""}, 0
 
     def take(descriptor: int) -> bool:
         """Take what a pipe holds; False at its end."""
         nonlocal printed
-        part = os.read(descriptor, 1 << 16)
-        whole = read[descriptor] + part
-        read[descriptor] = whole[:1024] if descriptor == told else whole[-8000:]
-        printed += len(part) if descriptor == stdout else 0
-        return bool(part)
+        chunk = os.read(descriptor, 1 << 16)
+        whole = read[descriptor] + chunk
+        read[descriptor] = whole[:1024] if descriptor == verdict else whole[-8000:]
+        printed += len(chunk) if descriptor == stdout else 0
+        return bool(chunk)
 
     def until_gone(selector: selectors.BaseSelector) -> str:
         gone = False
@@ -214,7 +214,7 @@ def _watch(
                 return f"printed more than {most} bytes"
             if reason := stop_for():
                 return reason
-            if read[told] and told not in selector.get_map():  # all is told
+            if read[verdict] and verdict not in selector.get_map():  # all is told
                 while selector.get_map() and printed <= most and selector.select(0) and take(stdout):
                     pass
                 return ""
@@ -225,10 +225,10 @@ def _watch(
         return ""
 
     with selectors.DefaultSelector() as selector:
-        for descriptor in (told, stdout):
+        for descriptor in (verdict, stdout):
             os.set_blocking(descriptor, False)
             selector.register(descriptor, selectors.EVENT_READ)
-        return until_gone(selector), read[told], read[stdout]
+        return until_gone(selector), read[verdict], read[stdout]
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -142,12 +142,12 @@ def _candidates(kind: str) -> Iterator[tuple[Rung, str]]:
 def _broken_promise(rung: Rung) -> str:
     """The promise that a probe could break; "" when all hold."""
     limits = Limits()
-    known = {
+    values = {
         "LIMIT_MEMORY": limits.memory,
         # Landlock's limit comes on top of the user's other tasks, which come and go.
         "MOST_THREADS": limits.tasks + 1 if rung.name == "bubblewrap" else 8 * limits.tasks,
         "HOMES": [str(home) for home in homes()],
     }
-    lines = [f"{name} = {value!r}" for name, value in known.items()]
+    lines = [f"{name} = {value!r}" for name, value in values.items()]
     result = execute(Program("\n".join([*lines, PROBE]), name="probe"), 20.0, limits, rung)
     return "" if result.passed else result.reason

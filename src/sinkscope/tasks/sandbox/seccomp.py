@@ -113,10 +113,10 @@ def filter_program(rung: str, children: bool = False, machine: str | None = None
         # A pair of connected streams (asyncio has one) reaches nobody; a datagram could be sent to a named socket.
         stream = [(_LOAD, 0, 0, _argument(1)), (_AND, 0, 0, 0xF), (_EQUAL, 0, 1, 1), *_PERMIT]
         code += _for_call(_SOCKETPAIR[column], _when(0, _EQUAL, 1, stream) + _REFUSE)
-        for numbers, place in ((_OPEN, 1), (_OPENAT, 2)):
+        for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
             if numbers[column]:
                 mask, value = _TRUNCATE_ONLY
-                flags = [(_LOAD, 0, 0, _argument(place)), (_AND, 0, 0, mask), (_EQUAL, 0, 1, value), *_REFUSE]
+                flags = [(_LOAD, 0, 0, _argument(argument)), (_AND, 0, 0, mask), (_EQUAL, 0, 1, value), *_REFUSE]
                 code += _for_call(numbers[column], flags + _PERMIT)
     code += _PERMIT
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
@@ -127,16 +127,16 @@ def _for_call(number: int, block: Code) -> Code:
     return [(_EQUAL, 0, len(block), number), *block]
 
 
-def _when(place: int, test: int, value: int, block: Code) -> Code:
-    """The block where the argument at this place passes the test."""
-    return [(_LOAD, 0, 0, _argument(place)), (test, 0, len(block), value), *block]
+def _when(number: int, test: int, value: int, block: Code) -> Code:
+    """The block where the argument of this number passes the test."""
+    return [(_LOAD, 0, 0, _argument(number)), (test, 0, len(block), value), *block]
 
 
-def _unless(place: int, values: tuple[int, ...]) -> Code:
-    """Refuses the call where the argument at this place is one of these."""
-    return [item for value in values for item in _when(place, _EQUAL, value, _REFUSE)] + _PERMIT
+def _unless(number: int, values: tuple[int, ...]) -> Code:
+    """Refuses the call where the argument of this number is one of these."""
+    return [item for value in values for item in _when(number, _EQUAL, value, _REFUSE)] + _PERMIT
 
 
-def _argument(place: int) -> int:
+def _argument(number: int) -> int:
     """The offset of an argument's low half in seccomp_data (all of it, for what the kernel reads as an int)."""
-    return 16 + 8 * place
+    return 16 + 8 * number

@@ -42,16 +42,16 @@ def system_folders() -> list[Path]:
     shown = [Path("/usr"), *(path for path in TOPS if path.is_dir() and not path.is_symlink())]
     stores = (Path("/nix/store"), Path("/gnu/store"), Path("/etc/ld.so.cache"))
     shown += [path for path in stores if path.exists()]
-    for place in (Path(sys.base_prefix), Path(sys.base_exec_prefix), interpreter().parent):
-        place = place.resolve()
-        if any(place == known or known in place.parents for known in shown):
+    for folder in (Path(sys.base_prefix), Path(sys.base_exec_prefix), interpreter().parent):
+        folder = folder.resolve()
+        if any(folder == known or known in folder.parents for known in shown):
             continue
-        if any(home == place or place in home.parents for home in homes()):
+        if any(home == folder or folder in home.parents for home in homes()):
             raise InputError(
-                f"the Python at {interpreter()} has the prefix {place}, which contains home directories: "
+                f"the Python at {interpreter()} has the prefix {folder}, which contains home directories: "
                 "use an interpreter with a folder of its own"
             )
-        shown.append(place)
+        shown.append(folder)
     return shown
 
 
@@ -85,14 +85,14 @@ def too_much(folder: str, process: int, disk: int) -> str:
     """Why a program that uses its folder like this must be stopped; "" when it need not. disk: the bytes that it has."""
     used, files = 0, 0
     try:
-        for place in (folder, f"/proc/{process}/fd"):  # a file that was removed while it is open counts too
-            for entry in os.scandir(place):
+        for path in (folder, f"/proc/{process}/fd"):  # a file that was removed while it is open counts too
+            for entry in os.scandir(path):
                 try:
-                    status = os.stat(entry.path, follow_symlinks=place != folder)
+                    status = os.stat(entry.path, follow_symlinks=path != folder)
                 except OSError:
                     continue
-                files += place == folder
-                used += status.st_blocks * 512 if place == folder or status.st_nlink == 0 else 0
+                files += path == folder
+                used += status.st_blocks * 512 if path == folder or status.st_nlink == 0 else 0
     except OSError:  # gone in the meantime
         return ""
     if used > disk:

@@ -174,9 +174,9 @@ class Peer:
             while (message := self.receive())[0] not in ("value", "error"):
                 self.answer(message)
         if message[0] == "value":
-            given = [*args, *kwargs.values()]
-            for place, new in message[2].items():
-                _become(given[place], new)
+            values = [*args, *kwargs.values()]
+            for index, new in message[2].items():
+                _become(values[index], new)
             return message[1]
         if isinstance(message[1], StopIteration) and action != "__next__":
             # As in a generator (PEP 479): `map` and its like would take it for the end of what they are given.
@@ -189,10 +189,10 @@ class Peer:
         try:
             action, target, args, kwargs = message
             self._permits(action, target, args)
-            given = [*args, *kwargs.values()]
-            before = {i: self._coded(value) for i, value in enumerate(given) if type(value) in CHANGEABLE}
+            values = [*args, *kwargs.values()]
+            before = {i: self._coded(value) for i, value in enumerate(values) if type(value) in CHANGEABLE}
             result = ACTIONS[action](target, *args, **kwargs)
-            changed = {i: given[i] for i, old in before.items() if self._coded(given[i]) != old}
+            changed = {i: values[i] for i, old in before.items() if self._coded(values[i]) != old}
             reply = ("value", result, changed)
         except Gone:
             raise
@@ -229,11 +229,11 @@ class Peer:
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            part = os.read(self._read, min(size - len(data), 1 << 20))
-            if not part:
+            chunk = os.read(self._read, min(size - len(data), 1 << 20))
+            if not chunk:
                 self.gone = True
                 raise Gone
-            data += part
+            data += chunk
         return bytes(data)
 
     # ---- values --------------------------------------------------------------------------------------------
@@ -337,8 +337,8 @@ def _class_of_errors(name: str, module: str, above: Any) -> type:
     """The class of the same name in a module that is loaded here, else one that stands for it."""
     if not (isinstance(above, type) and issubclass(above, BaseException)):
         raise ValueError("an exception of a class that is none")
-    known = vars(sys.modules[module]).get(name) if module in ERROR_MODULES and module in sys.modules else None
-    return known if isinstance(known, type) and issubclass(known, BaseException) else type(name, (above,), {})
+    existing = vars(sys.modules[module]).get(name) if module in ERROR_MODULES and module in sys.modules else None
+    return existing if isinstance(existing, type) and issubclass(existing, BaseException) else type(name, (above,), {})
 
 
 def _error(kind: Any, args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
