@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.helpers import golden
-from tests.helpers.byte_tokenizer import checkpoint_with_tokenizer
+from tests.helpers.byte_tokenizer import UTF8, checkpoint_with_tokenizer
 from torch import Tensor
 
 import sinkscope as ss
@@ -22,7 +22,7 @@ DECODINGS: dict[str, Any] = {
     "sdar": ss.SdarDecoding(length=12, block=4, steps=2, top_k=1, scoring="raw", threshold=1.0),
 }
 PROMPT = [list(b"Say. 12,\nno\tend"), list(b"(a) b; c: d. 7!")]
-"""Bytes are the ids of the tokenizer that is put beside the golden checkpoints; the others are named <|256|> and so on."""
+"""Bytes are the ids of the tokenizer that is put beside the golden checkpoints; from UTF8 on they are named, <|245|> and so on."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def kinds(model: Any) -> dict[str, set[int]]:
     """Kind → ids, from what the letters of the byte vocabulary are."""
-    special = {*range(256, model.shape.vocabulary)}
+    special = {*range(UTF8, model.shape.vocabulary)}
     named = {"mask": {model.ids.mask} - {None}, "end": set(model.ids.eos)}
     letters = {
         "punctuation": {ord(letter) for letter in string.punctuation},
@@ -52,7 +52,7 @@ def kinds(model: Any) -> dict[str, set[int]]:
     }
     ours = {kind: ids - named["end"] - named["mask"] for kind, ids in letters.items()}
     template = special - named["mask"] - named["end"]
-    rest = set(range(256)) - set().union(*ours.values(), *named.values())
+    rest = set(range(UTF8)) - set().union(*ours.values(), *named.values())
     return {**named, **ours, "template": template, "word": rest}
 
 
