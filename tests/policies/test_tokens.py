@@ -22,7 +22,7 @@ DECODINGS: dict[str, Any] = {
     "sdar": ss.SdarDecoding(length=12, block=4, steps=2, top_k=1, scoring="raw", threshold=1.0),
 }
 PROMPT = [list(b"Say. 12,\nno\tend"), list(b"(a) b; c: d. 7!")]
-"""Bytes are the ids of the tokenizer that is put beside the golden checkpoints; from UTF8 on they are named, <|245|> and so on."""
+"""Bytes are the ids of the tokenizer beside the golden checkpoints; from UTF8 on they are named, <|245|> and so on."""
 
 
 @pytest.fixture(scope="module")
