@@ -78,6 +78,9 @@ def missing(purpose: str) -> str:
     if purpose == "test":
         if not any(shutil.which(name) for name in BROWSERS):
             lacks.append("Chromium (tests in a browser are skipped; apt install chromium)")
+        axe = ROOT / "node_modules" / "axe-core"
+        if not os.environ.get("SINKSCOPE_AXE") and not axe.is_dir():
+            lacks.append("axe-core (tests of accessibility are skipped; npm install --no-save axe-core)")
         if not os.environ.get("SINKSCOPE_SHARED"):
             lacks.append(
                 "real tokenizers and benchmark data (tests with them are skipped; SINKSCOPE_SHARED names their folder)"

@@ -5,6 +5,7 @@ A number may be lowered by anyone, and raised only with a reason in the changelo
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BUDGET = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["sinkscope"]["budget"]
+MEGABYTES = 83
+"""A checkout's size, fixtures included: it does not grow."""
 PARTS = ("src/sinkscope", "train/src", "train/tests", "bench", "lab", "tests")
 
 
@@ -35,3 +38,10 @@ def test_folder_is_within_its_budget(folder: str) -> None:
 
 def test_no_number_is_left_of_a_folder_that_is_gone() -> None:
     assert sorted(set(BUDGET) - set(folders())) == []
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout of the repository")
+def test_a_checkout_does_not_grow() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in listed.split("\0") if name]
+    assert sum(path.lstat().st_size for path in files if path.exists()) <= MEGABYTES * 1e6

@@ -67,6 +67,9 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     for needed in ("sinkscope/py.typed", "sinkscope/study/builtin/organisms.toml"):
         assert needed in names
     assert not [name for name in names if name.startswith("sinkscope/organisms/") and name.endswith(".py")]
+    assert not [name for name in names if "sinkscope_train" in name or "trainer" in name], (
+        "training is a wheel of its own"
+    )
     for organism in ("causal", "scratch", "adapted", "multimodal"):
         assert any(f"/{organism}/model.safetensors" in name for name in names)
     assert wheel.stat().st_size < 100e6, "the package index takes no larger file unasked"
