@@ -267,7 +267,9 @@ def verdicts() -> dict[str, Any]:
                     if value == value
                 },
             }
-            for one in collect(source.frames, {name: Studied(family) for name, family in source.families.items()})
+            for one in collect(
+                source.frames, {row["model"]: Studied(row["family"]) for _, row in source.rows("results")}
+            )
         }
         return {"claims": list(map(told, judged)), "diagnosis": list(map(told, asked)), "measures": measures}
 
