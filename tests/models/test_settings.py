@@ -100,14 +100,19 @@ def test_fixtures_have_the_fields_of_the_official_classes(family: str) -> None:
     assert set(OFFICIAL[family].split()) <= set(config)
 
 
+def copied(family: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """A golden checkpoint's copy that can be changed, and its config."""
+    checkpoint = folder / "checkpoint"
+    shutil.copytree(golden.checkpoint(family), checkpoint)
+    for path in checkpoint.iterdir():
+        path.chmod(0o644)
+    return checkpoint, json.loads((checkpoint / "config.json").read_text())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_setting_is_silently_ignored(family: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(golden.checkpoint(family), folder)
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    config = json.loads((folder / "config.json").read_text())
+    folder, config = copied(family, tmp_path)
     plain = outcome(family, folder, config)
     assert isinstance(plain, torch.Tensor), plain
     silent = []
@@ -124,10 +129,7 @@ def test_no_setting_is_silently_ignored(family: str, tmp_path: Path) -> None:
     ("family", "name"), [(family, name) for family, settings in OTHERS.items() for name in settings]
 )
 def test_settings_that_are_not_known_are_refused_by_name(family: str, name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(golden.checkpoint(family), folder)
-    (folder / "config.json").chmod(0o644)
-    config = json.loads((folder / "config.json").read_text())
+    folder, config = copied(family, tmp_path)
     found = outcome(family, folder, {**config, name: OTHERS[family][name]})
     assert isinstance(found, str)
     assert name in found
@@ -151,22 +153,12 @@ RELEASED = {
 
 @pytest.mark.parametrize("family", RELEASED)
 def test_what_released_files_say_besides_is_no_reason(family: str, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(golden.checkpoint(family), folder)
-    (folder / "config.json").chmod(0o644)
-    config = json.loads((folder / "config.json").read_text())
+    folder, config = copied(family, tmp_path)
     plain = outcome(family, folder, config)
     found = outcome(family, folder, {**config, **RELEASED[family]})
     assert isinstance(plain, torch.Tensor)
     assert isinstance(found, torch.Tensor), found
     assert torch.equal(found, plain)
-
-
-def canvas_config(folder: Path) -> dict[str, Any]:
-    shutil.copytree(golden.checkpoint("diffusion_gemma"), folder)
-    (folder / "config.json").chmod(0o644)
-    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return found
 
 
 @pytest.mark.slow
@@ -175,7 +167,7 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
     """Changed, it is refused by its name, or the logits are those of transformers' own network with it."""
     import transformers
 
-    config = canvas_config(tmp_path / "checkpoint")
+    _, config = copied("diffusion_gemma", tmp_path)
     official = transformers.DiffusionGemmaTextConfig if part else transformers.DiffusionGemmaConfig
     ids, told = torch.arange(3, 23)[None], config[part] if part else config
     known = {**{name: value for name, value in official().to_dict().items() if name not in told}, **told}
@@ -207,7 +199,7 @@ def test_every_field_of_the_official_classes_of_diffusion_gemma(part: str, tmp_p
 def test_what_the_released_file_of_diffusion_gemma_says_is_read(tmp_path: Path) -> None:
     """Its fields for pictures, the end ids beside the text network, and full layers as files have them that transformers did
     not write."""
-    config = canvas_config(tmp_path / "checkpoint")
+    _, config = copied("diffusion_gemma", tmp_path)
     config |= {"vision_soft_tokens_per_image": 280, "eos_token_id": [1, 106], "dtype": "bfloat16"}
     config["vision_config"] |= {
         "default_output_length": 280,
@@ -243,7 +235,7 @@ def test_what_the_released_file_of_diffusion_gemma_says_is_read(tmp_path: Path) 
     ],
 )
 def test_wrong_settings_of_diffusion_gemma_are_named(part: str, name: str, value: Any, tmp_path: Path) -> None:
-    config = canvas_config(tmp_path / "checkpoint")
+    _, config = copied("diffusion_gemma", tmp_path)
     (config[part] if part else config)[name] = value
     (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ss.CheckpointError, match=name):
@@ -254,10 +246,7 @@ def test_wrong_settings_of_diffusion_gemma_are_named(part: str, name: str, value
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("llada", "mmada")])
 def test_no_field_of_the_networks_own_config_class_is_silently_ignored(family: str, tmp_path: Path) -> None:
     """Fields that stand in no fixture: the official classes have those of transformers' networks, which they were made from."""
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(golden.checkpoint(family), folder)
-    (folder / "config.json").chmod(0o644)
-    config = json.loads((folder / "config.json").read_text())
+    folder, config = copied(family, tmp_path)
     plain = outcome(family, folder, config)
     assert isinstance(plain, torch.Tensor), plain
     fields = type(golden.model(family).network.config)().to_dict()

@@ -55,6 +55,12 @@ def test_a_verdict_on_traces_that_another_threshold_reverses_is_undecided_and_sa
     assert (told["sinks"].answer, "not asked at another ε" in told.setting) == ("present", True)
 
 
+def test_no_sinks_of_few_prompts_says_on_what_it_rests():
+    """Three prompts leave an interval up to 63 %: what decides is that not one of all heads and steps had a sink."""
+    uniform = synthetic.trace(synthetic.static_first(0.0), lengths=(9, 12, 15), answer=8, layers=1, heads=2)
+    assert "none: 0 % (0 to 63) of heads and steps have a sink; not one was seen" in repr(diagnose(uniform))
+
+
 def test_dependency_needs_its_control():
     found = diagnose(unmasked=scores(50, 45), top1=scores(50, 5))["needs its strongest keys"]
     assert found.reason == Reason.NO_CONTROL

@@ -119,19 +119,20 @@ def bounded_below(verdict: Verdict) -> Verdict:
     if verdict.unit != "text" or verdict.n >= LEAST_TEXTS:
         return verdict
     numbers = tuple(number._replace(estimate=point(number.estimate.value)) for number in verdict.numbers)
-    control = None if verdict.control is None else point(verdict.control.value)
+    control = verdict.control and point(verdict.control.value)
     return replace(verdict, estimate=point(verdict.estimate.value), control=control, numbers=numbers)
 
 
 def evidence(verdict: Verdict) -> str:
     """What a verdict rests on: its estimate, the numbers beside it, and why it is undecided."""
-    verdict, parts = bounded_below(verdict), []
+    verdict, value = bounded_below(verdict), ""
     if verdict.measure is not None and math.isfinite(verdict.estimate.value):
-        parts.append(measured(verdict.measure, verdict.estimate, verdict.of, verdict.unit))
-    if verdict.beside:
-        parts.append(f"beside {verdict.beside}")
-    parts += [measured(*number, unit=verdict.unit) for number in verdict.numbers]
-    return "; ".join(filter(None, [*parts, because(verdict)]))
+        value = measured(verdict.measure, verdict.estimate, verdict.of, verdict.unit)
+    # Not one seen decides alone; an interval over few prompts would not.
+    unseen = "not one was seen" if (verdict.measure, verdict.estimate.value) == (Measure.WITH, 0) else ""
+    beside = f"beside {verdict.beside}" if verdict.beside else ""
+    numbers = (measured(*number, unit=verdict.unit) for number in verdict.numbers)
+    return "; ".join(filter(None, (value, beside, unseen, *numbers, because(verdict))))
 
 
 def status(verdict: Verdict) -> str:
